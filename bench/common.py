@@ -1,0 +1,154 @@
+"""What every benchmark shares: test data, the machine's and the commit's record, memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Codes = NDArray[np.uint8]  # (n, bits // 8), as np.packbits makes them
+Ids = NDArray[np.int64]
+
+FLIP = 0.03  # "clustered": the chance of each bit to differ from its centre
+PER_CENTRE = 200  # "clustered": codes a centre, on average
+MOST_CODES = 6  # an image has 1 to 6 codes
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One data set of the benchmark."""
+
+    n: int = 1_000_000  # codes
+    bits: int = 64
+    data: str = "clustered"  # or "uniform"
+    codes_per_image: float = 1.0  # mean; above 1, an image has 1 to MOST_CODES codes
+
+    @property
+    def name(self) -> str:
+        size = f"{self.n // 1_000_000}M" if self.n % 1_000_000 == 0 else f"{self.n / 1000:g}k"
+        many = f"-{self.codes_per_image:g}codes" if self.codes_per_image > 1 else ""
+        return f"{self.data}-{self.bits}bit-{size}{many}"
+
+    @property
+    def images(self) -> int:
+        return round(self.n / self.codes_per_image)
+
+
+def draw_codes(cell: Cell, queries: int, seed: int) -> tuple[Codes, Codes]:
+    """The cell's codes and, from the same process, queries that are not among them."""
+    rng = np.random.default_rng(seed)
+    total, width = cell.n + queries, cell.bits // 8
+    if cell.data == "uniform":
+        out = rng.integers(0, 256, (total, width), dtype=np.uint8)
+    else:
+        centres = rng.integers(0, 256, (max(1, cell.n // PER_CENTRE), width), dtype=np.uint8)
+        weights = 1.0 / np.arange(1, len(centres) + 1)
+        out = centres[rng.choice(len(centres), total, p=weights / weights.sum())]
+        for start in range(0, total, 100_000):  # in pieces: a float a bit is much memory
+            part = out[start : start + 100_000]
+            flips = rng.random((len(part), cell.bits), dtype=np.float32) < FLIP
+            part ^= np.packbits(flips, axis=1)
+    return out[: cell.n], out[cell.n :]
+
+
+def draw_images(cell: Cell, seed: int) -> Ids:
+    """The image of each code: `cell.images` images of 1 to 6 codes each, `cell.n` codes in all."""
+    if cell.codes_per_image == 1:
+        return np.arange(cell.n, dtype=np.int64)
+    rng = np.random.default_rng(seed + 1)
+    more = rng.binomial(MOST_CODES - 1, (cell.codes_per_image - 1) / (MOST_CODES - 1), cell.images)
+    while surplus := int(more.sum()) - (cell.n - cell.images):
+        able = np.flatnonzero(more > 0 if surplus > 0 else more < MOST_CODES - 1)
+        more[rng.permutation(able)[: abs(surplus)]] -= np.sign(surplus)
+    return np.repeat(np.arange(cell.images, dtype=np.int64), more + 1)
+
+
+def rss() -> int:
+    """Resident bytes of this process, after giving freed memory back to the system."""
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _git(*args: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _first_value(path: str, key: str) -> str | None:
+    lines = Path(path).read_text().splitlines() if Path(path).exists() else []
+    return next((x.split(":", 1)[1].strip() for x in lines if x.startswith(key)), None)
+
+
+def engine() -> str | None:
+    """A short hash of the compiled engine: the commit does not say which build was loaded."""
+    found = find_spec("mchindex")
+    folders = found.submodule_search_locations if found else None
+    files = [p for folder in folders or () for p in sorted(Path(folder).glob("_core*.so"))]
+    return hashlib.sha256(files[0].read_bytes()).hexdigest()[:16] if files else None
+
+
+def record(settings: dict[str, Any], seed: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The JSON record of a run: commit, date, machine, settings, seed, figures."""
+    try:
+        from mchindex._core import cpu_path
+
+        path: str | None = cpu_path()
+    except ImportError:
+        path = None
+    changes = _git("status", "--porcelain", "--", ":/", ":(exclude,top)bench/results")
+    return {
+        "commit": _git("rev-parse", "--verify", "-q", "HEAD"),
+        "dirty": changes != "",
+        "engine": engine(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "cpu": _first_value("/proc/cpuinfo", "model name") or platform.processor(),
+            "cores": len(os.sched_getaffinity(0)),
+            "memory": _first_value("/proc/meminfo", "MemTotal"),
+            "load": os.getloadavg()[2],  # of the last 15 minutes
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            **{p: _version(p) for p in ("numpy", "faiss-cpu", "usearch", "mchindex")},
+            "cpu_path": path,
+        },
+        "settings": settings,
+        "seed": seed,
+        "rows": rows,
+    }
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    progress(f"wrote {path}")
+
+
+def progress(text: str) -> None:
+    """A line about the step under way; results go to stdout, these to stderr."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,164 @@
+// Groups codes around pivots without knowing how many groups there are. Groups only make scans
+// faster; any grouping is correct.
+//
+// A code belongs to the nearest pivot that shares one of its windows of bits, if that is near enough.
+// Pivots are found on a sample: a code that has none becomes one; then every pivot moves to the
+// majority of the codes that came to it, which makes groups tight and pivots of one cluster equal.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "code.h"
+
+namespace mch {
+
+template <class C>
+struct Grouping {
+    static constexpr uint32_t loose = UINT32_MAX;
+    std::vector<uint32_t> group;  // by code; or loose
+    std::vector<uint32_t> size;   // by group
+    std::vector<C> pivot;         // by group
+    std::vector<uint8_t> radius;  // by group
+};
+
+// Pivots, found by the windows of bits that a code shares with them.
+template <class C>
+class PivotTable {
+  public:
+    static constexpr uint32_t none = UINT32_MAX;
+    std::vector<C> pivot;
+
+    PivotTable(int bits, size_t n_codes)
+        : bits_(bits),
+          width_(std::clamp(int(std::log2(double(n_codes))) - 4, 12, 20)),
+          latest_(size_t(windows) << width_, none) {}
+
+    // The nearest pivot that some window leads to, or none within `near`.
+    uint32_t find(const C& code, int near, int& distance) const {
+        uint32_t best = none;
+        distance = near + 1;
+        for (int w = 0; w < windows; ++w) {
+            uint32_t p = latest_[cell(code, w)];
+            if (p == none) continue;
+            int d = (pivot[p] ^ code).popcount();
+            if (d < distance) best = p, distance = d;
+        }
+        return best;
+    }
+
+    uint32_t add(const C& code) {
+        for (int w = 0; w < windows; ++w) latest_[cell(code, w)] = uint32_t(pivot.size());
+        pivot.push_back(code);
+        return uint32_t(pivot.size() - 1);
+    }
+
+  private:
+    static constexpr int windows = 8;
+    size_t cell(const C& code, int w) const {
+        int at = std::min(w * bits_ / windows, bits_ - width_);
+        return (size_t(w) << width_) | code.window(at, width_);
+    }
+    int bits_, width_;
+    std::vector<uint32_t> latest_;  // the last pivot to come, by window and its value
+};
+
+// Counts up to 15 codes bit by bit, all bits at once: plane i holds bit i of every counter.
+template <class C>
+struct Votes {
+    static constexpr int planes = 4, most = (1 << planes) - 1;
+    C plane[planes]{};
+    int n = 0;
+
+    void add(const C& code) {
+        if (n == most) return;
+        ++n;
+        for (int j = 0; j < C::words; ++j) {
+            auto carry = code.w[j];
+            for (C& p : plane) {
+                auto next = typename C::Word(p.w[j] & carry);
+                p.w[j] ^= carry;
+                carry = next;
+            }
+        }
+    }
+    C majority() const {  // the bits set in more than half of them
+        C above{};
+        for (int j = 0; j < C::words; ++j) {
+            auto equal = ~typename C::Word(0);
+            for (int i = planes - 1; i >= 0; --i) {
+                if (!((n / 2) >> i & 1)) above.w[j] |= equal & plane[i].w[j];
+                equal &= (n / 2) >> i & 1 ? plane[i].w[j] : ~plane[i].w[j];
+            }
+        }
+        return above;
+    }
+};
+
+// `codes` must come in an order that has nothing to do with their values: a prefix is a sample.
+template <class C>
+Grouping<C> group_codes(const std::vector<C>& codes, int bits) {
+    constexpr size_t smallest_table = 4096;  // below, a plain scan takes no time
+    constexpr size_t trial = 16384;          // codes after which joining must have paid
+    constexpr uint32_t smallest_group = 4;   // a pivot costs as much as a code
+
+    Grouping<C> g;
+    g.group.assign(codes.size(), g.loose);
+    if (bits < 24 || codes.size() < smallest_table) return g;
+    const int near = bits / 8;
+    int distance;
+
+    PivotTable<C> table(bits, codes.size());
+    {
+        PivotTable<C> draft(bits, codes.size());
+        std::vector<Votes<C>> votes;
+        const size_t sample = std::max(codes.size() / 2, std::min(codes.size(), 2 * trial));
+        for (size_t i = 0; i < sample; ++i) {
+            uint32_t p = draft.find(codes[i], near, distance);
+            if (p == draft.none) {
+                p = draft.add(codes[i]);
+                votes.emplace_back();
+            }
+            votes[p].add(codes[i]);
+            if (i == trial && draft.pivot.size() > trial - trial / 8) return g;  // nothing here to group
+        }
+        std::erase_if(votes, [](const Votes<C>& v) { return v.n < 3; });
+        std::stable_sort(votes.begin(), votes.end(), [](auto& a, auto& b) { return a.n > b.n; });
+        for (const Votes<C>& v : votes) {
+            C centre = v.majority();
+            if (table.find(centre, near / 4, distance) == table.none) table.add(centre);
+        }
+    }
+
+    g.size.assign(table.pivot.size(), 0);
+    g.radius.assign(table.pivot.size(), 0);
+    for (size_t i = 0; i < codes.size(); ++i) {
+        uint32_t p = table.find(codes[i], near, distance);
+        if (p == table.none) {  // a cluster that the sample missed may begin here
+            p = table.add(codes[i]);
+            g.size.push_back(0);
+            g.radius.push_back(0);
+            distance = 0;
+        }
+        g.group[i] = p;
+        ++g.size[p];
+        g.radius[p] = std::max(g.radius[p], uint8_t(distance));
+    }
+
+    // Groups too small to be worth a pivot are dissolved, the others renumbered.
+    std::vector<uint32_t> renamed(g.size.size(), g.loose);
+    for (size_t p = 0; p < renamed.size(); ++p) {
+        if (g.size[p] < smallest_group) continue;
+        uint32_t kept = renamed[p] = uint32_t(g.pivot.size());
+        g.pivot.push_back(table.pivot[p]);
+        g.size[kept] = g.size[p], g.radius[kept] = g.radius[p];
+    }
+    g.size.resize(g.pivot.size()), g.radius.resize(g.pivot.size());
+    for (auto& label : g.group) label = renamed[label];
+    return g;
+}
+
+}  // namespace mch

@@ -1,0 +1,414 @@
+#include "scan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace mch {
+namespace {
+
+// ---------------------------------------------------------------------------------------- portable
+
+template <class C>
+size_t scan_portable(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound,
+                     uint32_t* index, uint16_t* distance) {
+    size_t found = 0;
+    for (size_t i = begin; i < end; ++i) {
+        int d = (codes.at(i) ^ query).popcount();
+        index[found] = uint32_t(i);
+        distance[found] = uint16_t(d);
+        found += d <= bound;
+    }
+    return found;
+}
+
+template <class C>
+void lower_bounds_portable(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query,
+                           uint8_t* out) {
+    for (size_t i = 0; i < n; ++i)
+        out[i] = uint8_t(std::clamp((pivots.at(i) ^ query).popcount() - radius[i], 0, 255));
+}
+
+size_t select_portable(const uint8_t* values, size_t n, int low, int high, uint32_t* out) {
+    size_t found = 0;
+    for (size_t i = 0; i < n; ++i) {
+        out[found] = uint32_t(i);
+        found += values[i] >= low && values[i] <= high;
+    }
+    return found;
+}
+
+template <class C>
+constexpr Kernels<C> portable{scan_portable<C>, lower_bounds_portable<C>, select_portable};
+
+#if defined(__x86_64__)
+
+// ------------------------------------------------------------------------------------------ AVX-512
+
+#define MCH_AVX512 \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vpopcntdq,avx512vbmi2,bmi,bmi2,popcnt")))
+
+template <class C>
+constexpr int lanes512 = int(64 / sizeof(typename C::Word));
+
+// Masks keep the width of their register: GCC 12 miscompiles 8-bit ones that are widened and spilled.
+template <class C>
+using Mask512 = std::conditional_t<sizeof(typename C::Word) == 4, __mmask16, __mmask8>;
+
+// Distances of one vector of codes over planes [from, to).
+template <class C>
+MCH_AVX512 inline __m512i distance512(const Planes<C>& codes, size_t i, const __m512i* q, int from, int to) {
+    __m512i sum = _mm512_setzero_si512();
+    for (int j = from; j < to; ++j) {
+        __m512i x = _mm512_xor_si512(_mm512_loadu_si512(codes.p[j] + i), q[j]);
+        if constexpr (sizeof(typename C::Word) == 4)
+            sum = _mm512_add_epi32(sum, _mm512_popcnt_epi32(x));
+        else
+            sum = _mm512_add_epi64(sum, _mm512_popcnt_epi64(x));
+    }
+    return sum;
+}
+
+template <class C>
+MCH_AVX512 inline Mask512<C> at_most512(__m512i d, __m512i bound) {
+    if constexpr (sizeof(typename C::Word) == 4) return _mm512_cmple_epu32_mask(d, bound);
+    return _mm512_cmple_epu64_mask(d, bound);
+}
+
+template <class C>
+MCH_AVX512 inline size_t emit512(Mask512<C> mask, __m512i d, size_t i, uint32_t* index, uint16_t* distance) {
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512i at = _mm512_add_epi32(_mm512_set1_epi32(int(i)), lane);
+    _mm512_storeu_si512(index, _mm512_maskz_compress_epi32(__mmask16(mask), at));
+    __m256i d16;
+    if constexpr (sizeof(typename C::Word) == 4)
+        d16 = _mm512_cvtepi32_epi16(d);
+    else
+        d16 = _mm256_castsi128_si256(_mm512_cvtepi64_epi16(d));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(distance),
+                        _mm256_maskz_compress_epi16(__mmask16(mask), d16));
+    return size_t(std::popcount(mask));
+}
+
+template <class C>
+MCH_AVX512 void broadcast512(const C& query, __m512i* q) {
+    for (int j = 0; j < C::words; ++j) {
+        if constexpr (sizeof(typename C::Word) == 4)
+            q[j] = _mm512_set1_epi32(int(query.w[j]));
+        else
+            q[j] = _mm512_set1_epi64(int64_t(query.w[j]));
+    }
+}
+
+template <class C>
+MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound,
+                              uint32_t* index, uint16_t* distance) {
+    constexpr int lanes = lanes512<C>, block = 4 * lanes;
+    constexpr int head = C::words > 2 ? 2 : C::words;  // wide codes: often two words are enough to tell
+    __m512i q[C::words];
+    broadcast512(query, q);
+    const __m512i limit = sizeof(typename C::Word) == 4 ? _mm512_set1_epi32(bound) : _mm512_set1_epi64(bound);
+    size_t found = 0, i = begin;
+    for (; i + block <= end; i += block) {
+        __m512i d[4];
+        for (int v = 0; v < 4; ++v) d[v] = distance512(codes, i + v * lanes, q, 0, head);
+        // Distances fit in 32 bits, so the cheaper 32-bit minimum serves 64-bit lanes too.
+        __m512i least = _mm512_min_epu32(_mm512_min_epu32(d[0], d[1]), _mm512_min_epu32(d[2], d[3]));
+        if (!at_most512<C>(least, limit)) continue;
+        for (int v = 0; v < 4; ++v) {
+            if constexpr (head < C::words)
+                d[v] = _mm512_add_epi64(d[v], distance512(codes, i + v * lanes, q, head, C::words));
+            Mask512<C> mask = at_most512<C>(d[v], limit);
+            if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
+        }
+    }
+    for (; i < end; i += lanes) {  // the padding behind every array makes the last load safe
+        __m512i d = distance512(codes, i, q, 0, C::words);
+        Mask512<C> mask = at_most512<C>(d, limit);
+        if (end - i < size_t(lanes)) mask &= Mask512<C>((1u << (end - i)) - 1);
+        if (mask) found += emit512<C>(mask, d, i, index + found, distance + found);
+    }
+    return found;
+}
+
+template <class C>
+MCH_AVX512 void lower_bounds_avx512(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query,
+                                    uint8_t* out) {
+    constexpr int lanes = lanes512<C>;
+    __m512i q[C::words];
+    broadcast512(query, q);
+    for (size_t i = 0; i < n; i += lanes) {
+        __m512i d = distance512(pivots, i, q, 0, C::words);
+        __mmask16 live = n - i >= size_t(lanes) ? __mmask16((1u << lanes) - 1) : __mmask16((1u << (n - i)) - 1);
+        __m128i r = _mm_maskz_loadu_epi8(live, radius + i), low;
+        if constexpr (sizeof(typename C::Word) == 4) {
+            d = _mm512_max_epi32(_mm512_sub_epi32(d, _mm512_cvtepu8_epi32(r)), _mm512_setzero_si512());
+            low = _mm512_cvtusepi32_epi8(d);
+        } else {
+            d = _mm512_max_epi64(_mm512_sub_epi64(d, _mm512_cvtepu8_epi64(r)), _mm512_setzero_si512());
+            low = _mm512_cvtusepi64_epi8(d);
+        }
+        _mm_mask_storeu_epi8(out + i, live, low);
+    }
+}
+
+MCH_AVX512 size_t select_avx512(const uint8_t* values, size_t n, int low, int high, uint32_t* out) {
+    const __m512i lo = _mm512_set1_epi8(char(low)), hi = _mm512_set1_epi8(char(high));
+    size_t found = 0;
+    for (size_t i = 0; i < n; i += 64) {
+        __mmask64 live = n - i >= 64 ? ~__mmask64(0) : (__mmask64(1) << (n - i)) - 1;
+        __m512i v = _mm512_maskz_loadu_epi8(live, values + i);
+        __mmask64 mask = _mm512_mask_cmpge_epu8_mask(_mm512_mask_cmple_epu8_mask(live, v, hi), v, lo);
+        for (; mask; mask &= mask - 1) out[found++] = uint32_t(i + size_t(std::countr_zero(uint64_t(mask))));
+    }
+    return found;
+}
+
+template <class C>
+constexpr Kernels<C> avx512{scan_avx512<C>, lower_bounds_avx512<C>, select_avx512};
+
+// --------------------------------------------------------------------------------------------- AVX2
+
+#define MCH_AVX2 __attribute__((target("avx2,popcnt,bmi,bmi2")))
+
+template <class C>
+constexpr int lanes256 = int(32 / sizeof(typename C::Word));
+
+template <class C>
+MCH_AVX2 inline __m256i distance256(const Planes<C>& codes, size_t i, const __m256i* q) {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i counts = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,  //
+                                            0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+    __m256i bytes = _mm256_setzero_si256();
+    for (int j = 0; j < C::words; ++j) {
+        __m256i x = _mm256_xor_si256(
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes.p[j] + i)), q[j]);
+        __m256i low = _mm256_shuffle_epi8(counts, _mm256_and_si256(x, nibble));
+        __m256i high = _mm256_shuffle_epi8(counts, _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble));
+        bytes = _mm256_add_epi8(bytes, _mm256_add_epi8(low, high));
+    }
+    if constexpr (sizeof(typename C::Word) == 4)
+        return _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1)), _mm256_set1_epi16(1));
+    return _mm256_sad_epu8(bytes, _mm256_setzero_si256());
+}
+
+template <class C>
+MCH_AVX2 inline unsigned at_most256(__m256i d, __m256i bound) {
+    // Every lane is small and non-negative, so 32-bit compares serve; 64-bit lanes need their own
+    // mask extraction.
+    if constexpr (sizeof(typename C::Word) == 4)
+        return ~unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(d, bound)))) & 0xff;
+    return ~unsigned(_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpgt_epi64(d, bound)))) & 0xf;
+}
+
+template <class C>
+MCH_AVX2 void broadcast256(const C& query, __m256i* q) {
+    for (int j = 0; j < C::words; ++j) {
+        if constexpr (sizeof(typename C::Word) == 4)
+            q[j] = _mm256_set1_epi32(int(query.w[j]));
+        else
+            q[j] = _mm256_set1_epi64x(int64_t(query.w[j]));
+    }
+}
+
+template <class C>
+MCH_AVX2 size_t scan_avx2(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound,
+                          uint32_t* index, uint16_t* distance) {
+    using Word = typename C::Word;
+    constexpr int lanes = lanes256<C>;
+    __m256i q[C::words];
+    broadcast256(query, q);
+    const __m256i limit = sizeof(Word) == 4 ? _mm256_set1_epi32(bound) : _mm256_set1_epi64x(bound);
+    size_t found = 0;
+    for (size_t i = begin; i < end; i += lanes) {
+        __m256i d = distance256(codes, i, q);
+        unsigned mask = at_most256<C>(d, limit);
+        if (end - i < size_t(lanes)) mask &= (1u << (end - i)) - 1;
+        if (!mask) continue;
+        alignas(32) Word value[lanes];
+        _mm256_store_si256(reinterpret_cast<__m256i*>(value), d);
+        for (; mask; mask &= mask - 1, ++found) {
+            int lane = std::countr_zero(mask);
+            index[found] = uint32_t(i + size_t(lane));
+            distance[found] = uint16_t(value[lane]);
+        }
+    }
+    return found;
+}
+
+template <class C>
+MCH_AVX2 void lower_bounds_avx2(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query,
+                                uint8_t* out) {
+    using Word = typename C::Word;
+    constexpr int lanes = lanes256<C>;
+    __m256i q[C::words];
+    broadcast256(query, q);
+    for (size_t i = 0; i < n; i += lanes) {
+        alignas(32) Word d[lanes];
+        _mm256_store_si256(reinterpret_cast<__m256i*>(d), distance256(pivots, i, q));
+        for (size_t l = 0; l < std::min<size_t>(lanes, n - i); ++l)
+            out[i + l] = uint8_t(std::clamp(int(d[l]) - radius[i + l], 0, 255));
+    }
+}
+
+MCH_AVX2 size_t select_avx2(const uint8_t* values, size_t n, int low, int high, uint32_t* out) {
+    const __m256i lo = _mm256_set1_epi8(char(low)), hi = _mm256_set1_epi8(char(high));
+    size_t found = 0, i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values + i));
+        __m256i in = _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_max_epu8(v, lo), v),
+                                      _mm256_cmpeq_epi8(_mm256_min_epu8(v, hi), v));
+        for (unsigned mask = unsigned(_mm256_movemask_epi8(in)); mask; mask &= mask - 1)
+            out[found++] = uint32_t(i + size_t(std::countr_zero(mask)));
+    }
+    for (; i < n; ++i)
+        if (values[i] >= low && values[i] <= high) out[found++] = uint32_t(i);
+    return found;
+}
+
+template <class C>
+constexpr Kernels<C> avx2{scan_avx2<C>, lower_bounds_avx2<C>, select_avx2};
+
+#elif defined(__aarch64__)
+
+// --------------------------------------------------------------------------------------------- NEON
+
+template <class C>
+constexpr int lanes128 = int(16 / sizeof(typename C::Word));
+
+template <class C>
+inline void distance_neon(const Planes<C>& codes, size_t i, const uint8x16_t* q, typename C::Word* out) {
+    uint8x16_t bytes = vdupq_n_u8(0);
+    for (int j = 0; j < C::words; ++j)
+        bytes = vaddq_u8(
+            bytes, vcntq_u8(veorq_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(codes.p[j] + i)), q[j])));
+    uint32x4_t sum = vpaddlq_u16(vpaddlq_u8(bytes));
+    if constexpr (sizeof(typename C::Word) == 4)
+        vst1q_u32(out, sum);
+    else
+        vst1q_u64(out, vpaddlq_u32(sum));
+}
+
+template <class C>
+void broadcast_neon(const C& query, uint8x16_t* q) {
+    for (int j = 0; j < C::words; ++j) {
+        if constexpr (sizeof(typename C::Word) == 4)
+            q[j] = vreinterpretq_u8_u32(vdupq_n_u32(query.w[j]));
+        else
+            q[j] = vreinterpretq_u8_u64(vdupq_n_u64(query.w[j]));
+    }
+}
+
+template <class C>
+size_t scan_neon(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound, uint32_t* index,
+                 uint16_t* distance) {
+    constexpr int lanes = lanes128<C>;
+    uint8x16_t q[C::words];
+    broadcast_neon(query, q);
+    size_t found = 0;
+    for (size_t i = begin; i < end; i += lanes) {
+        typename C::Word d[lanes];
+        distance_neon(codes, i, q, d);
+        for (size_t l = 0; l < std::min<size_t>(lanes, end - i); ++l) {
+            index[found] = uint32_t(i + l);
+            distance[found] = uint16_t(d[l]);
+            found += int(d[l]) <= bound;
+        }
+    }
+    return found;
+}
+
+template <class C>
+void lower_bounds_neon(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query, uint8_t* out) {
+    constexpr int lanes = lanes128<C>;
+    uint8x16_t q[C::words];
+    broadcast_neon(query, q);
+    for (size_t i = 0; i < n; i += lanes) {
+        typename C::Word d[lanes];
+        distance_neon(pivots, i, q, d);
+        for (size_t l = 0; l < std::min<size_t>(lanes, n - i); ++l)
+            out[i + l] = uint8_t(std::clamp(int(d[l]) - radius[i + l], 0, 255));
+    }
+}
+
+template <class C>
+constexpr Kernels<C> neon{scan_neon<C>, lower_bounds_neon<C>, select_portable};
+
+#endif
+
+// ----------------------------------------------------------------------------------------- dispatch
+
+enum Path { kPortable, kAvx2, kAvx512, kNeon };
+constexpr const char* kNames[] = {"portable", "avx2", "avx512", "neon"};
+
+std::vector<Path> available() {
+    std::vector<Path> paths;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vbmi2"))
+        paths.push_back(kAvx512);
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi2"))
+        paths.push_back(kAvx2);
+#elif defined(__aarch64__)
+    paths.push_back(kNeon);
+#endif
+    paths.push_back(kPortable);
+    return paths;
+}
+
+std::atomic<Path>& current() {
+    static std::atomic<Path> path{available().front()};
+    return path;
+}
+
+}  // namespace
+
+template <class C>
+const Kernels<C>& kernels() {
+    switch (current().load(std::memory_order_relaxed)) {
+#if defined(__x86_64__)
+        case kAvx512:
+            return avx512<C>;
+        case kAvx2:
+            return avx2<C>;
+#elif defined(__aarch64__)
+        case kNeon:
+            return neon<C>;
+#endif
+        default:
+            return portable<C>;
+    }
+}
+
+template const Kernels<Code<uint32_t, 1>>& kernels();
+template const Kernels<Code<uint64_t, 1>>& kernels();
+template const Kernels<Code<uint64_t, 2>>& kernels();
+template const Kernels<Code<uint64_t, 3>>& kernels();
+template const Kernels<Code<uint64_t, 4>>& kernels();
+
+std::vector<std::string> cpu_paths() {
+    std::vector<std::string> names;
+    for (Path p : available()) names.emplace_back(kNames[p]);
+    return names;
+}
+
+std::string cpu_path() { return kNames[current().load()]; }
+
+bool use_cpu_path(const std::string& name) {
+    for (Path p : available())
+        if (name == kNames[p]) {
+            current() = p;
+            return true;
+        }
+    return false;
+}
+
+}  // namespace mch

@@ -1,0 +1,240 @@
+// The strategies. Each finds every bucket within the collector's bound, which makes the answers
+// identical; they differ in which codes they look at on the way.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "collect.h"
+#include "planner.h"
+#include "substring.h"
+
+namespace mch {
+
+enum class Strategy { automatic, probe, substring, scan };
+
+// One query on its way through the parts of a table.
+template <class C>
+struct Task {
+    C query;
+    uint32_t hash;
+    Collector<C> found;
+    int complete = -1;  // in the current part, everything up to this distance is collected
+    int guess = 0;      // in a loose scan: how far to look this time
+};
+
+// Scratch memory of one thread, and the searches on it.
+template <class C>
+class Searcher {
+  public:
+    static constexpr size_t block = 32;  // queries that share a pass over the codes
+
+    // Collects the answers to tasks [0, n) in parts' order. The substring index of a part is used
+    // where it is there (always, when that strategy is forced).
+    void run(Task<C>* tasks, size_t n, const std::vector<View<C>>& parts, const std::vector<Plan<C>>& plans,
+             const LinearHash& hash, Strategy strategy) {
+        for (uint32_t p = 0; p < parts.size(); ++p) {
+            const View<C>& part = parts[p];
+            pending_.clear();
+            for (size_t i = 0; i < n; ++i) {
+                tasks[i].complete = -1;
+                if (!search_part(tasks[i], part, p, plans[p], hash, strategy)) pending_.push_back(&tasks[i]);
+            }
+            scan_loose(part, p, plans[p]);
+        }
+    }
+
+  private:
+    static constexpr size_t chunk = 2048;   // codes scanned between two looks at the bound
+    static constexpr size_t at_once = 64;   // codes looked up side by side
+    static constexpr size_t line = 64 / sizeof(typename C::Word);  // words in a cache line
+
+    // True: the part is done. False: its loose codes are still to be scanned.
+    bool search_part(Task<C>& t, const View<C>& part, uint32_t p, const Plan<C>& plan, const LinearHash& hash,
+                     Strategy strategy) {
+        const Segment<C>& seg = *part.seg;
+        switch (strategy) {
+            case Strategy::probe:
+                if (probe(t, part, p, hash, seg.bits, 8.0 * seg.n_buckets + 4096)) return true;
+                break;
+            case Strategy::substring:
+                return substring(t, part, p, hash, substring_index(seg), INFINITY);
+            case Strategy::automatic: {
+                if (probe(t, part, p, hash, plan.probe_radius, INFINITY)) return true;
+                if (plan.substring_cost >= plan.scan_cost) break;
+                if (auto* index = seg.substring->index.load(std::memory_order_acquire)) {
+                    if (substring(t, part, p, hash, *index, plan.scan_cost)) return true;
+                } else {
+                    double missed = plan.scan_cost - plan.substring_cost;
+                    seg.substring->missed.fetch_add(missed, std::memory_order_relaxed);
+                }
+                break;
+            }
+            case Strategy::scan:
+                break;
+        }
+        scan_groups(t, part, p);
+        return seg.loose_begin() == seg.n_buckets;
+    }
+
+    // Returns how many images that were.
+    uint32_t add(Task<C>& t, const View<C>& part, uint32_t p, uint32_t bucket, int distance) {
+        uint32_t weight = part.weight(bucket, t.found.k());
+        if (weight || part.any_live(bucket)) t.found.add(p, bucket, distance, weight);
+        return weight;
+    }
+
+    // Codes whose buckets are not known yet are looked up side by side. True: it is time to.
+    bool look_up_later(const C& code, uint32_t hash, int distance) {
+        waiting_[n_waiting_] = code;
+        waiting_hash_[n_waiting_] = hash;
+        waiting_distance_[n_waiting_] = uint16_t(distance);
+        return ++n_waiting_ == at_once;
+    }
+    uint32_t look_up(Task<C>& t, const View<C>& part, uint32_t p) {
+        uint32_t images = 0;
+        part.seg->find_many(waiting_, waiting_hash_, n_waiting_, waiting_bucket_);
+        for (size_t i = 0; i < n_waiting_; ++i)
+            if (waiting_bucket_[i] != Segment<C>::none && waiting_distance_[i] <= t.found.bound())
+                images += add(t, part, p, waiting_bucket_[i], waiting_distance_[i]);
+        n_waiting_ = 0;
+        return images;
+    }
+
+    // Flips by radius, as Algorithm 1 goes, up to `last` or while a radius has at most `most`
+    // masks. True: done.
+    bool probe(Task<C>& t, const View<C>& part, uint32_t p, const LinearHash& hash, int last, double most) {
+        const Segment<C>& seg = *part.seg;
+        for (int r = 0;; ++r) {
+            if (r > t.found.bound()) return true;
+            if (r > last || double(Binomials::get().choose(seg.bits, r)) > most) return false;
+            // Inside a radius the rest may be left out once earlier buckets hold K: those nearer,
+            // and those of this part, which come in visiting order.
+            uint64_t images = t.found.images_below(r);
+            for_each_flip(t.query, t.hash, hash, seg.bits, r, [&](const C& code, uint32_t h) {
+                if (!seg.maybe_occupied(h) || !look_up_later(code, h, r)) return true;
+                images += look_up(t, part, p);
+                return images < t.found.k();
+            });
+            look_up(t, part, p);
+            t.complete = r;
+        }
+    }
+
+    // Cells by window radius, while what is spent and what the next step will cost stay below
+    // `budget` nanoseconds. True: done.
+    bool substring(Task<C>& t, const View<C>& part, uint32_t p, const LinearHash& hash, const SubstringIndex<C>& index,
+                   double budget) {
+        const auto& scan = kernels<C>().scan;
+        const int m = index.m(), probed = t.complete;
+        const double cell_cost = kCellCost + std::ldexp(part.seg->n_buckets, -index.s()) * kCodeCost * C::words;
+        double spent = 0;
+        for (int r = 0; r <= index.s(); ++r) {
+            const uint32_t* mask = index.masks().mask.data() + index.masks().start[r];
+            const uint32_t n = index.masks().start[r + 1] - index.masks().start[r];
+            for (int j = 0; j < m; ++j) {
+                if (m * r + j - 1 >= t.found.bound()) return true;  // all within m * r + j - 1 are found
+                if (spent + n * cell_cost > budget) {
+                    t.complete = std::max(probed, m * r + j - 1);
+                    t.found.forget_beyond(t.complete, p, part);
+                    return false;
+                }
+                spent += n * cell_cost;
+                const auto& w = index.window(j);
+                const Planes<C> codes = w.codes();
+                const uint32_t own = t.query.window(w.begin, index.s());
+                constexpr uint32_t far = 24, near = 12;  // cells that prefetching runs ahead
+                for (uint32_t i = 0; i < n; ++i) {
+                    if (i + far < n) __builtin_prefetch(&w.start[own ^ mask[i + far]]);
+                    if (i + near < n) {
+                        const uint32_t* cell = &w.start[own ^ mask[i + near]];
+                        for (uint32_t at = cell[0]; at < std::min(cell[1], cell[0] + 64); at += 8) codes.prefetch(at);
+                    }
+                    const uint32_t begin = w.start[own ^ mask[i]], end = w.start[(own ^ mask[i]) + 1];
+                    for (uint32_t at = begin; at < end; at += chunk) {
+                        size_t hits = scan(codes, at, std::min<uint32_t>(end, at + chunk), t.query,
+                                           t.found.bound(), index_, distance_);
+                        for (size_t h = 0; h < hits; ++h) {
+                            if (distance_[h] <= probed || distance_[h] > t.found.bound()) continue;
+                            const C code = codes.at(index_[h]);
+                            if (index.first_seen(code ^ t.query, r, j) && look_up_later(code, hash(code), distance_[h]))
+                                look_up(t, part, p);
+                        }
+                    }
+                }
+                look_up(t, part, p);
+            }
+        }
+        return true;  // every cell of every window was visited
+    }
+
+    void scan_range(Task<C>& t, const View<C>& part, uint32_t p, size_t begin, size_t end, int cap) {
+        size_t n = kernels<C>().scan(part.seg->codes(), begin, end, t.query, std::min(cap, t.found.bound()),
+                                     index_, distance_);
+        for (size_t i = 0; i < n; ++i)
+            if (distance_[i] > t.complete && distance_[i] <= t.found.bound())
+                add(t, part, p, index_[i], distance_[i]);
+    }
+
+    // Groups in the order of the least distance they can hold, while that is within the bound.
+    void scan_groups(Task<C>& t, const View<C>& part, uint32_t p) {
+        const Segment<C>& seg = *part.seg;
+        if (!seg.n_groups) return;
+        lower_.resize(seg.n_groups);
+        near_.resize(seg.n_groups);
+        kernels<C>().lower_bounds(seg.pivots(), seg.group_radius.data(), seg.n_groups, t.query, lower_.data());
+        const int step = std::max(1, seg.bits / 32);
+        for (int low = 0; low <= std::min(t.found.bound(), 255); low += step) {
+            size_t n = kernels<C>().select(lower_.data(), seg.n_groups, low, std::min(low + step - 1, 255),
+                                           near_.data());
+            for (size_t i = 0; i < n; ++i) {
+                if (i + 4 < n) {
+                    const auto [from, to] = in_reach(seg, near_[i + 4], t.found.bound());
+                    for (size_t at = from; at < std::min(to, from + 4 * line); at += line) seg.codes().prefetch(at);
+                }
+                // From the centre outwards, in growing steps: so the bound shrinks fastest.
+                const auto [begin, end] = in_reach(seg, near_[i], t.found.bound());
+                for (size_t to = end, length = 64; to > begin; length = std::min(2 * length, chunk)) {
+                    const size_t from = std::max(begin, to - std::min(to, length));
+                    scan_range(t, part, p, from, to, seg.bits);
+                    to = from;
+                }
+            }
+        }
+    }
+
+    // The buckets of a group that may be within `bound` of the query: those whose distance to the
+    // pivot makes up for the pivot's distance to the query.
+    std::pair<size_t, size_t> in_reach(const Segment<C>& seg, uint32_t g, int bound) const {
+        const uint32_t shell = seg.group_shell[g], last = seg.group_shell[g + 1];
+        if (lower_[g] > bound) return {0, 0};
+        const uint32_t shells = lower_[g] ? uint32_t(bound - lower_[g]) + 1 : last - shell;
+        return {seg.shell_start[shell], seg.shell_start[std::min(shell + shells, last)]};
+    }
+
+    // The loose codes, chunk by chunk for all pending tasks: a chunk is read from memory once. A task
+    // first looks only as near as K are expected, and again, further, if they were not there.
+    void scan_loose(const View<C>& part, uint32_t p, const Plan<C>& plan) {
+        const Segment<C>& seg = *part.seg;
+        for (int pass = 0; pass < 3 && !pending_.empty(); ++pass) {
+            for (Task<C>* t : pending_) t->guess = pass < 2 ? plan.guess[pass] : seg.bits;
+            for (size_t at = seg.loose_begin(); at < seg.n_buckets; at += chunk)
+                for (Task<C>* t : pending_)
+                    scan_range(*t, part, p, at, std::min<size_t>(seg.n_buckets, at + chunk), t->guess);
+            std::erase_if(pending_, [&](Task<C>* t) { return t->found.bound() <= t->guess; });
+            for (Task<C>* t : pending_) t->complete = std::max(t->complete, t->guess);
+        }
+    }
+
+    C waiting_[at_once];
+    uint32_t waiting_hash_[at_once], waiting_bucket_[at_once];
+    uint16_t waiting_distance_[at_once];
+    size_t n_waiting_ = 0;
+    uint32_t index_[chunk + kScanSlack];
+    uint16_t distance_[chunk + kScanSlack];
+    std::vector<uint8_t> lower_;
+    std::vector<uint32_t> near_;
+    std::vector<Task<C>*> pending_;
+};
+
+}  // namespace mch

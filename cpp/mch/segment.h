@@ -1,0 +1,209 @@
+// A segment: an immutable set of (image, code, region) entries, laid out for searching.
+//
+//   code ──► bucket (one a distinct code) ──► entries ──► image ──► id
+//
+// Buckets are numbered so that similar codes are neighbours: first the groups, each within a radius
+// of its pivot and ordered from its rim to its centre, then the loose rest. By the triangle
+// inequality a scan needs only the rim of a group that is far away, and often not even that.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "array.h"
+#include "code.h"
+#include "probe.h"
+#include "scan.h"
+
+namespace mch {
+
+// Ascending distinct ids, in blocks of 64: a block's first id in full, the others as differences
+// to it. Ids that are dense take a byte or two.
+struct IdList {
+    static constexpr size_t block = 64;
+    Array<int64_t> first;
+    PackedInts offset;
+
+    IdList() = default;
+    explicit IdList(const std::vector<int64_t>& ids) : first((ids.size() + block - 1) / block) {
+        uint64_t largest = 0;
+        for (size_t i = 0; i < ids.size(); ++i) largest = std::max(largest, delta(ids, i));
+        offset = PackedInts(ids.size(), largest);
+        for (size_t i = 0; i < ids.size(); ++i) {
+            if (i % block == 0) first.mutable_data()[i / block] = ids[i];
+            offset.set(i, delta(ids, i));
+        }
+    }
+
+    size_t size() const { return offset.size(); }
+    int64_t operator[](size_t i) const { return int64_t(uint64_t(first[i / block]) + offset[i]); }
+    void prefetch(size_t i) const {
+        __builtin_prefetch(&first[i / block]);
+        offset.prefetch(i);
+    }
+
+    // The position of `id`, or -1.
+    int64_t find(int64_t id) const {
+        auto* end = first.data() + first.size();
+        auto* it = std::upper_bound(first.data(), end, id);
+        if (it == first.data()) return -1;
+        size_t low = size_t(it - first.data() - 1) * block, high = std::min(low + block, size());
+        while (high - low > 1) {
+            size_t middle = (low + high) / 2;
+            ((*this)[middle] <= id ? low : high) = middle;
+        }
+        return (*this)[low] == id ? int64_t(low) : -1;
+    }
+
+  private:
+    static uint64_t delta(const std::vector<int64_t>& ids, size_t i) {
+        return uint64_t(ids[i]) - uint64_t(ids[i - i % block]);
+    }
+};
+
+template <class C>
+class SubstringIndex;
+
+// Built when first wanted, and shared by copies of a segment: it depends on the codes alone.
+template <class C>
+struct LazySubstring {
+    std::mutex building;
+    std::shared_ptr<const SubstringIndex<C>> owned;  // guarded by `building`
+    std::atomic<const SubstringIndex<C>*> index{nullptr};
+    std::atomic<double> missed{0};  // nanoseconds that having it would have saved so far
+};
+
+template <class C>
+struct Segment {
+    using Word = typename C::Word;
+    static constexpr uint32_t none = UINT32_MAX;
+
+    int bits = 0;
+    uint32_t n_buckets = 0, n_entries = 0, n_images = 0, n_groups = 0;
+
+    Array<Word> code[C::words];  // by bucket
+
+    // Group g has shells [group_shell[g], group_shell[g + 1]): its codes at distance group_radius[g]
+    // from the pivot, those one nearer, and so on to 0. Shell s holds buckets
+    // [shell_start[s], shell_start[s + 1]); what comes behind the last is loose.
+    Array<uint32_t> group_shell, shell_start;
+    Array<Word> pivot[C::words];
+    Array<uint8_t> group_radius;
+
+    // Linear probing in a bitmap: a code's position is its hash's top bits, or the next free one
+    // behind it; order[number of set bits before it] is its bucket.
+    uint32_t hash_bits = 0;
+    Array<uint64_t> occupied;
+    Array<uint32_t> occupied_rank;  // set bits before every eighth word
+    PackedInts order;
+
+    Array<uint32_t> bucket_start;   // by bucket, one more at the end; empty: bucket i is entry i
+    PackedInts image;               // by entry; inside a bucket ascending, so ascending by id
+    Array<uint8_t> region;          // by entry; empty: all 0
+    // Exactly one entry of every image in a table is primary, so counting primary entries never
+    // counts an image twice. By entry; empty: all are.
+    Array<uint64_t> primary;
+    PackedInts codes_of_image;      // by image; empty: one each
+    IdList id;                      // by image
+
+    std::shared_ptr<LazySubstring<C>> substring = std::make_shared<LazySubstring<C>>();
+
+    Planes<C> codes() const { return planes(code); }
+    Planes<C> pivots() const { return planes(pivot); }
+    uint32_t loose_begin() const { return shell_start[shell_start.size() - 1]; }
+    uint32_t start(uint32_t bucket) const { return bucket_start.empty() ? bucket : bucket_start[bucket]; }
+    uint32_t size(uint32_t bucket) const { return start(bucket + 1) - start(bucket); }
+    uint8_t region_of(uint32_t entry) const { return region.empty() ? 0 : region[entry]; }
+    bool is_primary(uint32_t entry) const { return primary.empty() || test_bit(primary.data(), entry); }
+    uint64_t codes_of(uint32_t slot) const { return codes_of_image.size() ? codes_of_image[slot] : 1; }
+
+    bool maybe_occupied(uint32_t hash) const { return test_bit(occupied.data(), position(hash)); }
+
+    // The bucket of a code, or none.
+    uint32_t find(const C& c, uint32_t hash) const {
+        for (size_t at = position(hash); test_bit(occupied.data(), at); ++at) {
+            uint32_t bucket = uint32_t(order[rank(at)]);
+            if (codes().at(bucket) == c) return bucket;
+        }
+        return none;
+    }
+
+    // find() for several codes that are maybe_occupied. Each needs a chain of three reads from
+    // anywhere in memory; taking the chains side by side lets the reads overlap.
+    void find_many(const C* c, const uint32_t* hash, size_t n, uint32_t* bucket) const {
+        const Planes<C> all = codes();
+        for (size_t i = 0; i < n; ++i) {
+            bucket[i] = rank(position(hash[i]));
+            order.prefetch(bucket[i]);
+        }
+        for (size_t i = 0; i < n; ++i) {
+            bucket[i] = uint32_t(order[bucket[i]]);
+            all.prefetch(bucket[i]);
+            prefetch_start(bucket[i]);
+        }
+        for (size_t i = 0; i < n; ++i)
+            if (!(all.at(bucket[i]) == c[i]))
+                bucket[i] = test_bit(occupied.data(), position(hash[i]) + 1) ? find(c[i], hash[i]) : none;
+    }
+
+    void prefetch_start(uint32_t bucket) const {
+        if (!bucket_start.empty()) __builtin_prefetch(&bucket_start[bucket]);
+    }
+    void prefetch_probe(uint32_t hash) const {
+        __builtin_prefetch(&occupied[position(hash) >> 6]);
+    }
+
+    // Does the image stand under this bucket's code? Its entry, or none.
+    uint32_t find_entry(uint32_t bucket, uint32_t slot) const {
+        uint32_t low = start(bucket), high = start(bucket + 1);
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (image[middle] < slot)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        return low < start(bucket + 1) && image[low] == slot ? low : none;
+    }
+
+    // Every array, with its name and the part of the memory it belongs to: saving, loading and
+    // counting bytes all go through this list.
+    template <class Self, class F>
+    static void for_each_array(Self&& s, F&& f) {
+        for (auto& plane : s.code) f("codes", plane);
+        f("groups", s.group_shell);
+        f("groups", s.shell_start);
+        for (auto& plane : s.pivot) f("groups", plane);
+        f("groups", s.group_radius);
+        f("probe", s.occupied);
+        f("probe", s.occupied_rank);
+        f("probe", s.order);
+        f("buckets", s.bucket_start);
+        f("entries", s.image);
+        f("entries", s.region);
+        f("entries", s.primary);
+        f("ids", s.codes_of_image);
+        f("ids", s.id.first);
+        f("ids", s.id.offset);
+    }
+
+  private:
+    static Planes<C> planes(const Array<Word> (&a)[C::words]) {
+        Planes<C> p;
+        for (int j = 0; j < C::words; ++j) p.p[j] = a[j].data();
+        return p;
+    }
+    size_t position(uint32_t hash) const { return size_t(uint64_t(hash) >> (32 - hash_bits)); }
+    uint32_t rank(size_t at) const {
+        size_t word = at >> 6;
+        uint32_t n = occupied_rank[word >> 3];
+        for (size_t w = word & ~size_t(7); w < word; ++w) n += uint32_t(std::popcount(occupied[w]));
+        return n + uint32_t(std::popcount(occupied[word] & ((uint64_t(1) << (at & 63)) - 1)));
+    }
+};
+
+}  // namespace mch

@@ -1,0 +1,108 @@
+// Threads of our own. OpenMP is left alone: two OpenMP runtimes in one process, as torch and FAISS
+// bring them, crash or crawl.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include <pthread.h>
+
+namespace mch {
+
+class Workers {
+  public:
+    static constexpr int most = 256;
+
+    // For parallel(); and one thread for work that nobody waits for.
+    static Workers& parallel_pool() { return *slot(0); }
+    static Workers& background() { return *slot(1); }
+
+    void post(std::function<void()> work, int threads) {
+        std::lock_guard lock(mutex_);
+        queue_.push_back(std::move(work));
+        for (; count_ < threads && count_ < most; ++count_) std::thread([this] { run(); }).detach();
+        wake_.notify_one();
+    }
+
+  private:
+    // Never destroyed: its threads may still wait while the process ends. A forked child has none
+    // of its parent's threads, so it starts with new ones.
+    static Workers*& slot(int i) {
+        static Workers* pool[2] = {new Workers, new Workers};
+        static const int once = pthread_atfork(nullptr, nullptr, [] {
+            for (Workers*& p : pool) p = new Workers;
+        });
+        (void)once;
+        return pool[i];
+    }
+
+    void run() {
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            wake_.wait(lock, [&] { return !queue_.empty(); });
+            auto work = std::move(queue_.front());
+            queue_.pop_front();
+            lock.unlock();
+            work();
+            work = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<std::function<void()>> queue_;
+    int count_ = 0;
+};
+
+inline int usable_cores() { return std::max(1, int(std::thread::hardware_concurrency())); }
+
+// Runs `body` on the calling thread and on up to threads - 1 others at once; body takes its own
+// share of the work until there is none. Returns when all have; rethrows what one of them threw.
+inline void parallel(int threads, const std::function<void()>& body) {
+    struct Job {
+        std::mutex mutex;
+        std::condition_variable done;
+        int running = 0;
+        bool closed = false;
+        std::exception_ptr error;
+    };
+    auto job = std::make_shared<Job>();
+    threads = std::min(threads, Workers::most);
+    for (int i = 1; i < threads; ++i)
+        Workers::parallel_pool().post(
+            [job, &body] {
+                {
+                    std::lock_guard lock(job->mutex);
+                    if (job->closed) return;  // too late: `body` may be gone
+                    ++job->running;
+                }
+                std::exception_ptr error;
+                try {
+                    body();
+                } catch (...) {
+                    error = std::current_exception();
+                }
+                std::lock_guard lock(job->mutex);
+                if (error) job->error = error;
+                if (--job->running == 0) job->done.notify_all();
+            },
+            threads - 1);
+    std::exception_ptr error;
+    try {
+        body();
+    } catch (...) {
+        error = std::current_exception();
+    }
+    std::unique_lock lock(job->mutex);
+    job->closed = true;
+    job->done.wait(lock, [&] { return job->running == 0; });
+    if (!error) error = job->error;
+    if (error) std::rethrow_exception(error);
+}
+
+}  // namespace mch
