@@ -39,8 +39,8 @@ int64_t integer(const py::object& x, const char* name, int64_t low, int64_t high
     int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
     if (clamp && (overflow > 0 || value > high)) return high;
     if (overflow || value < low || value > high) {
-        std::string range = clamp ? "at least " + std::to_string(low)
-                                  : "from " + std::to_string(low) + " to " + std::to_string(high);
+        std::string range =
+            clamp ? "at least " + std::to_string(low) : "from " + std::to_string(low) + " to " + std::to_string(high);
         throw py::value_error(std::string(name) + " must be " + range + ", not " + std::string(py::str(number)));
     }
     return value;
@@ -78,18 +78,21 @@ std::vector<int64_t> id_list(const py::object& x, const char* name) {
 // Packed codes, one a row; a single code may come without its row.
 Bytes packed_codes(const py::object& x, int bits, const char* name) {
     const py::ssize_t width = bits / 8;
-    const std::string want = "packed uint8 of shape (n, " + std::to_string(width) + "), as np.packbits(bits, axis=1) makes them";
+    const std::string want =
+        "packed uint8 of shape (n, " + std::to_string(width) + "), as np.packbits(bits, axis=1) makes them";
     py::array a = as_array(x);
     const char kind = a.dtype().kind();
     if (!a.dtype().is(py::dtype::of<uint8_t>()) && !(kind == 'u' && a.itemsize() == 1)) {
         const bool listed = !py::isinstance<py::array>(x) && !py::hasattr(x, "dtype");
         if (listed && a.size() == 0) return Bytes(std::vector<py::ssize_t>{0, width});
         if (!listed || (kind != 'i' && kind != 'u'))
-            throw py::type_error(std::string(name) + " must be " + want + "; these are " + std::string(py::str(a.dtype())));
+            throw py::type_error(std::string(name) + " must be " + want + "; these are " +
+                                 std::string(py::str(a.dtype())));
         auto wide = py::array_t<int64_t, py::array::c_style | py::array::forcecast>(a);
         for (py::ssize_t i = 0; i < wide.size(); ++i)
             if (wide.data()[i] < 0 || wide.data()[i] > 255)
-                throw py::value_error(std::string(name) + " must be bytes from 0 to 255, not " + std::to_string(wide.data()[i]));
+                throw py::value_error(std::string(name) + " must be bytes from 0 to 255, not " +
+                                      std::to_string(wide.data()[i]));
     }
     if ((a.ndim() == 2 && a.shape(1) == bits) || (a.ndim() == 1 && a.shape(0) == bits && bits > 8))
         throw py::value_error(std::string(name) + " has shape " + shape_text(a) +
@@ -150,7 +153,8 @@ void add(AnyTable& table, const py::object& ids, const py::object& codes, const 
     if (!regions.is_none()) {
         Ids wide = integers(regions, "regions");
         if (wide.ndim() > 1 || wide.size() != n)
-            throw py::value_error("regions must be one a code: regions have shape " + shape_text(wide) + ", codes " + shape_text(c));
+            throw py::value_error("regions must be one a code: regions have shape " + shape_text(wide) + ", codes " +
+                                  shape_text(c));
         r.resize(size_t(n));
         for (py::ssize_t j = 0; j < n; ++j) {
             if (wide.data()[j] < 0 || wide.data()[j] > 255)
@@ -182,8 +186,9 @@ SearchResult search(const AnyTable& table, const py::object& codes, const py::ob
                               " queries asks for more than 2**27 rows; search for fewer queries or neighbours at a "
                               "time, or use within()");
     SearchResult r(n, py::ssize_t(o.k));
-    SearchRows rows{r.ids.mutable_data(),     r.distances.mutable_data(),  r.regions.mutable_data(), r.counts.mutable_data(),
-                    r.buckets.mutable_data(), r.candidates.mutable_data(), r.radius.mutable_data(),  r.exact.mutable_data()};
+    SearchRows rows{r.ids.mutable_data(),    r.distances.mutable_data(), r.regions.mutable_data(),
+                    r.counts.mutable_data(), r.buckets.mutable_data(),   r.candidates.mutable_data(),
+                    r.radius.mutable_data(), r.exact.mutable_data()};
     const uint8_t* code = c.data();
     {
         py::gil_scoped_release release;
@@ -221,12 +226,11 @@ RangeResult within(const AnyTable& table, const py::object& codes, const py::obj
     return r;
 }
 
-std::string file_path(const py::object& path) {
-    return py::str(py::module_::import("os").attr("fsdecode")(path));
-}
+std::string file_path(const py::object& path) { return py::str(py::module_::import("os").attr("fsdecode")(path)); }
 
 // Masks of exactly `radius` flips in visiting order.
-py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& radius_arg, const py::object& limit_arg) {
+py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& radius_arg,
+                                 const py::object& limit_arg) {
     const int bits = bits_argument(bits_arg), radius = int(integer(radius_arg, "radius", 0, bits));
     constexpr int64_t most = int64_t(1) << 27;
     const auto all = Binomials::get().choose(bits, radius);
@@ -266,6 +270,7 @@ py::array_t<int64_t> bucket_ranks(const py::object& masks) {
 
 PYBIND11_MODULE(_core, m) {
     m.doc() = "The compiled engine of mchindex.";
+    m.attr("__version__") = MCH_VERSION;
 
     auto& base = py::register_exception<SnapshotError>(m, "SnapshotError");
     base.attr("__doc__") = "A snapshot file could not be used. Base of the errors below.";
@@ -290,7 +295,8 @@ PYBIND11_MODULE(_core, m) {
     py::class_<SearchResult>(m, "SearchResult", "The answer to `BucketTable.search`, one row a query.")
         .def_readonly("ids", &SearchResult::ids, "(q, k) int64, nearest first; -1 where there are fewer than k.")
         .def_readonly("distances", &SearchResult::distances, "(q, k) int32; -1 where there are fewer than k.")
-        .def_readonly("regions", &SearchResult::regions, "(q, k) int16: the region of the nearest code; -1 where missing.")
+        .def_readonly("regions", &SearchResult::regions,
+                      "(q, k) int16: the region of the nearest code; -1 where missing.")
         .def_readonly("counts", &SearchResult::counts, "(q,) int64: images found.")
         .def_readonly("buckets", &SearchResult::buckets,
                       "(q,) int64: buckets that Algorithm 1 visits, empty ones included; at most 2**63 - 1.")
@@ -299,7 +305,8 @@ PYBIND11_MODULE(_core, m) {
         .def_readonly("exact", &SearchResult::exact, "(q,) bool: False only where a limit cut the search short.")
         .def("__len__", [](const SearchResult& r) { return r.counts.size(); })
         .def("__repr__", [](const SearchResult& r) {
-            return "SearchResult(" + std::to_string(r.ids.shape(0)) + " queries, k=" + std::to_string(r.ids.shape(1)) + ")";
+            return "SearchResult(" + std::to_string(r.ids.shape(0)) + " queries, k=" + std::to_string(r.ids.shape(1)) +
+                   ")";
         });
 
     py::class_<RangeResult>(m, "RangeResult",
@@ -310,7 +317,8 @@ PYBIND11_MODULE(_core, m) {
         .def_readonly("regions", &RangeResult::regions, "int16: the region of the nearest code.")
         .def("__len__", [](const RangeResult& r) { return r.lims.size() - 1; })
         .def("__repr__", [](const RangeResult& r) {
-            return "RangeResult(" + std::to_string(r.lims.size() - 1) + " queries, " + std::to_string(r.ids.size()) + " hits)";
+            return "RangeResult(" + std::to_string(r.lims.size() - 1) + " queries, " + std::to_string(r.ids.size()) +
+                   " hits)";
         });
 
     py::class_<AnyTable, std::shared_ptr<AnyTable>>(
@@ -326,31 +334,34 @@ PYBIND11_MODULE(_core, m) {
                                py::cpp_function(&AnyTable::n_buckets, py::call_guard<py::gil_scoped_release>()),
                                "Distinct codes, that is occupied buckets.")
         .def("__len__", &AnyTable::n_images)
-        .def("__contains__",
-             [](const AnyTable& t, const py::object& id) {
-                 if (!PyIndex_Check(id.ptr())) return false;
-                 auto number = py::reinterpret_steal<py::object>(PyNumber_Index(id.ptr()));
-                 if (!number) throw py::error_already_set();
-                 int overflow = 0;
-                 int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
-                 return !overflow && t.contains(value);
-             }, py::arg("id"))
+        .def(
+            "__contains__",
+            [](const AnyTable& t, const py::object& id) {
+                if (!PyIndex_Check(id.ptr())) return false;
+                auto number = py::reinterpret_steal<py::object>(PyNumber_Index(id.ptr()));
+                if (!number) throw py::error_already_set();
+                int overflow = 0;
+                int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+                return !overflow && t.contains(value);
+            },
+            py::arg("id"))
         .def("__repr__",
              [](const AnyTable& t) {
-                 return "BucketTable(bits=" + std::to_string(t.bits()) + ", " + std::to_string(t.n_images()) + " images, " +
-                        std::to_string(t.n_codes()) + " codes)";
+                 return "BucketTable(bits=" + std::to_string(t.bits()) + ", " + std::to_string(t.n_images()) +
+                        " images, " + std::to_string(t.n_codes()) + " codes)";
              })
         .def("add", &add, py::arg("ids"), py::arg("codes"), py::arg("regions") = py::none(),
              "Stores codes[i] for the image ids[i], with an optional region number from 0 to 255.\n\n"
              "The same id may come in several rows and several calls. An (id, code) pair that is\n"
              "already there is stored once, with the smaller region.")
-        .def("remove",
-             [](AnyTable& t, const py::object& ids) {
-                 auto list = id_list(ids, "ids");
-                 py::gil_scoped_release release;
-                 return t.remove(std::move(list));
-             },
-             py::arg("ids"), "Removes images with all their codes. Returns how many of them were there.")
+        .def(
+            "remove",
+            [](AnyTable& t, const py::object& ids) {
+                auto list = id_list(ids, "ids");
+                py::gil_scoped_release release;
+                return t.remove(std::move(list));
+            },
+            py::arg("ids"), "Removes images with all their codes. Returns how many of them were there.")
         .def("search", &search, py::arg("codes"), py::arg("k") = 10, py::arg("max_radius") = py::none(),
              py::arg("max_buckets") = py::none(), py::arg("allowed") = py::none(), py::arg("strategy") = "auto",
              py::arg("threads") = 0,
@@ -368,31 +379,36 @@ PYBIND11_MODULE(_core, m) {
              "Folds all that was added and removed into one segment now, instead of bit by bit in\n"
              "the background; with substring=True also builds the substring index. Answers stay the same.")
         .def("memory", &AnyTable::memory, "Bytes by part, and their \"total\".")
-        .def("save",
-             [](const AnyTable& t, const py::object& path) {
-                 auto p = file_path(path);
-                 py::gil_scoped_release release;
-                 t.save(p);
-             },
-             py::arg("path"), "Writes the table to a file, replacing it in one step.")
-        .def_static("load",
-                    [](const py::object& path, bool mmap) {
-                        auto p = file_path(path);
-                        py::gil_scoped_release release;
-                        return load_table(p, mmap);
-                    },
-                    py::arg("path"), py::arg("mmap") = false,
-                    "Reads a table that save() wrote; with mmap=True its arrays stay in the file.");
+        .def(
+            "save",
+            [](const AnyTable& t, const py::object& path) {
+                auto p = file_path(path);
+                py::gil_scoped_release release;
+                t.save(p);
+            },
+            py::arg("path"), "Writes the table to a file, replacing it in one step.")
+        .def_static(
+            "load",
+            [](const py::object& path, bool mmap) {
+                auto p = file_path(path);
+                py::gil_scoped_release release;
+                return load_table(p, mmap);
+            },
+            py::arg("path"), py::arg("mmap") = false,
+            "Reads a table that save() wrote; with mmap=True its arrays stay in the file.");
 
     m.def("cpu_paths", &cpu_paths, "The sets of inner loops that this machine can run, best first.");
     m.def("cpu_path", &cpu_path, "The one in use.");
-    m.def("use_cpu_path", [](const std::string& name) {
-        if (!use_cpu_path(name)) {
-            std::string all;
-            for (auto& p : cpu_paths()) all += (all.empty() ? "" : ", ") + p;
-            throw py::value_error("this machine runs " + all + ", not " + name);
-        }
-    }, py::arg("name"), "Uses another one, in the whole process. For tests and measurements.");
+    m.def(
+        "use_cpu_path",
+        [](const std::string& name) {
+            if (!use_cpu_path(name)) {
+                std::string all;
+                for (auto& p : cpu_paths()) all += (all.empty() ? "" : ", ") + p;
+                throw py::value_error("this machine runs " + all + ", not " + name);
+            }
+        },
+        py::arg("name"), "Uses another one, in the whole process. For tests and measurements.");
     m.def("probe_masks", &probe_masks, py::arg("bits"), py::arg("radius"), py::arg("limit") = py::none(),
           "XOR masks of exactly `radius` flips in the order in which Algorithm 1 visits them, packed.");
     m.def("bucket_ranks", &bucket_ranks, py::arg("masks"),

@@ -8,9 +8,8 @@ from mchindex._core import (
     SnapshotDamagedError,
     SnapshotError,
     SnapshotVersionError,
+    __version__,
 )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BucketTable",

@@ -6,7 +6,9 @@ from typing import Literal, SupportsIndex, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Strategy = Literal["auto", "probe", "substring", "scan"]
+__version__: str
+
+_Strategy = Literal["auto", "probe", "substring", "scan"]
 
 class SnapshotError(Exception):
     """A snapshot file could not be used. Base of the errors below."""
@@ -78,7 +80,7 @@ class BucketTable:
         max_radius: SupportsIndex | None = None,
         max_buckets: SupportsIndex | None = None,
         allowed: ArrayLike | None = None,
-        strategy: Strategy = "auto",
+        strategy: _Strategy = "auto",
         threads: SupportsIndex = 0,
     ) -> SearchResult: ...
     def within(
@@ -86,7 +88,7 @@ class BucketTable:
         codes: ArrayLike,
         radius: SupportsIndex,
         allowed: ArrayLike | None = None,
-        strategy: Strategy = "auto",
+        strategy: _Strategy = "auto",
         threads: SupportsIndex = 0,
     ) -> RangeResult: ...
     def optimize(self, substring: bool = False) -> None: ...

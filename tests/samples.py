@@ -4,9 +4,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from oracle import Oracle
 
 from mchindex import BucketTable
+from oracle import Oracle
 
 Strategy = Literal["auto", "probe", "substring", "scan"]
 

@@ -12,9 +12,9 @@ from threading import Event
 
 import numpy as np
 from numpy.typing import NDArray
-from samples import STRATEGIES, near, uniform
 
 from mchindex import BucketTable
+from samples import STRATEGIES, near, uniform
 
 STABLE = 400
 GROUP = np.arange(10_000, 10_064)

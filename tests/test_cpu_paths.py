@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from oracle import assert_answer, ranking
-from samples import STRATEGIES, WIDTHS, clustered, oracle_of, queries_near, table_of
 
 from mchindex._core import cpu_path, cpu_paths, use_cpu_path
+from oracle import assert_answer, ranking
+from samples import STRATEGIES, WIDTHS, clustered, oracle_of, queries_near, table_of
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import assert_answer
-from samples import STRATEGIES, clustered, oracle_of, table_of, uniform
 
 from mchindex import BucketTable
+from oracle import assert_answer
+from samples import STRATEGIES, clustered, oracle_of, table_of, uniform
 
 CODES = uniform(64, 2, seed=0)
 NAN = float("nan")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from oracle import Oracle, number, ranking
 from samples import Rows, clustered, oracle_of, queries_near
 

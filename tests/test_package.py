@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import uniform
-from script import run_script
 
 import mchindex
 from mchindex import BucketTable
+from samples import uniform
+from script import run_script
 
 
 def test_import_is_light(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from oracle import INT64_MAX
 
 from mchindex._core import bucket_ranks, probe_masks
+from oracle import INT64_MAX
 
 
 def masks_by_combinations(bits: int, radius: int, limit: int | None = None) -> NDArray[np.uint8]:

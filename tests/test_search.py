@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from mchindex import BucketTable, SearchResult
 from oracle import DTYPES, INT64_MAX, Answer, Oracle, assert_answer, ball, ranking
 from samples import (
     STRATEGIES,
@@ -20,8 +22,6 @@ from samples import (
     table_of,
     uniform,
 )
-
-from mchindex import BucketTable, SearchResult
 
 
 def assert_search(

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import Oracle, assert_answer
-from samples import STRATEGIES, WIDTHS, Rows, clustered, oracle_of, table_of, uniform
-from script import run_script
 
 from mchindex import (
     BucketTable,
@@ -19,6 +16,9 @@ from mchindex import (
     SnapshotError,
     SnapshotVersionError,
 )
+from oracle import Oracle, assert_answer
+from samples import STRATEGIES, WIDTHS, Rows, clustered, oracle_of, table_of, uniform
+from script import run_script
 
 MMAP = pytest.mark.parametrize("mmap", [False, True], ids=["read", "mmap"])
 ROWS = clustered(64, 40, seed=1, images=12)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from oracle import Oracle, assert_answer, ranking
-from samples import STRATEGIES, Rows, clustered, near, oracle_of, table_of, uniform
 
 from mchindex import BucketTable
+from oracle import Oracle, assert_answer, ranking
+from samples import STRATEGIES, Rows, clustered, near, oracle_of, table_of, uniform
 
 FEW_IDS = st.lists(st.integers(0, 30), max_size=8)
 SEEDS = st.integers(0, 1000)

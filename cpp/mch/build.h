@@ -55,8 +55,7 @@ inline std::vector<int64_t> distinct_ids(const std::vector<int64_t>& ids, std::v
             uint32_t index;
         };
         std::vector<Item> items(ids.size());
-        for (size_t i = 0; i < ids.size(); ++i)
-            items[i] = {uint64_t(ids[i]) ^ (uint64_t(1) << 63), uint32_t(i)};
+        for (size_t i = 0; i < ids.size(); ++i) items[i] = {uint64_t(ids[i]) ^ (uint64_t(1) << 63), uint32_t(i)};
         radix_sort(items, 64, [](const Item& x) { return x.key; });
         for (const Item& x : items) append(ids[x.index], x.index);
     }
@@ -85,9 +84,9 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     for (size_t i = 0; i < n; ++i) items[i] = {uint32_t(i), hash(in.code[i])};
     radix_sort(items, 32, [](const Item& x) { return x.hash; });
 
-    std::vector<C> code;               // distinct, in hash order
+    std::vector<C> code;                        // distinct, in hash order
     std::vector<uint32_t> code_hash, code_end;  // by distinct code; entries end here
-    std::vector<uint32_t> entry;       // input indices in that order
+    std::vector<uint32_t> entry;                // input indices in that order
     code.reserve(n), code_hash.reserve(n), code_end.reserve(n), entry.reserve(n);
     auto less = [&](const Item& a, const Item& b) {
         if (!(in.code[a.index] == in.code[b.index])) return in.code[a.index].before(in.code[b.index]);
@@ -135,8 +134,9 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     std::vector<uint32_t> next(n_shells + 2, 0);
     for (uint32_t i = 0; i < n_buckets; ++i) {
         uint32_t g = groups.group[i];
-        bucket[i] = g == groups.loose ? n_shells
-                                      : seg->group_shell[g] + groups.radius[g] - uint32_t((groups.pivot[g] ^ code[i]).popcount());
+        bucket[i] = g == groups.loose
+                        ? n_shells
+                        : seg->group_shell[g] + groups.radius[g] - uint32_t((groups.pivot[g] ^ code[i]).popcount());
         ++next[bucket[i] + 1];
     }
     groups = {};
@@ -186,7 +186,7 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     const bool guests = std::any_of(in.guest.begin(), in.guest.end(), [](uint8_t g) { return g; });
     seg->image = PackedInts(n_entries, seg->n_images);
     if (regions) seg->region = Array<uint8_t>(n_entries);
-    std::vector<uint32_t> first;    // an image's entry of smallest region: its primary one
+    std::vector<uint32_t> first;  // an image's entry of smallest region: its primary one
     std::vector<uint32_t> count;
     if (several || guests) first.assign(seg->n_images, UINT32_MAX), count.assign(seg->n_images, 0);
     for (uint32_t i = 0, e = 0; i < n_buckets; ++i) {

@@ -40,9 +40,7 @@ struct Code {
         return false;
     }
 
-    void flip(int position) {
-        w[position / word_bits] ^= Word(1) << (word_bits - 1 - position % word_bits);
-    }
+    void flip(int position) { w[position / word_bits] ^= Word(1) << (word_bits - 1 - position % word_bits); }
 
     int byte(int i) const {
         constexpr int per_word = int(sizeof(Word));
@@ -60,8 +58,7 @@ struct Code {
     static Code load(const uint8_t* bytes, int n_bytes) {
         constexpr int per_word = int(sizeof(Word));
         Code c{};
-        for (int i = 0; i < n_bytes; ++i)
-            c.w[i / per_word] |= Word(bytes[i]) << (word_bits - 8 - 8 * (i % per_word));
+        for (int i = 0; i < n_bytes; ++i) c.w[i / per_word] |= Word(bytes[i]) << (word_bits - 8 - 8 * (i % per_word));
         return c;
     }
 

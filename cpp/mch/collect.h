@@ -141,8 +141,8 @@ class Collector {
     // The answer: emit(id, distance, region) for each of at most K images in order. `several`:
     // images may have more than one code.
     template <class Emit>
-    Answer finish(const C& query, const std::vector<View<C>>& parts, bool several, const Limits<C>& limits,
-                  int bits, Emit&& emit) {
+    Answer finish(const C& query, const std::vector<View<C>>& parts, bool several, const Limits<C>& limits, int bits,
+                  Emit&& emit) {
         Answer answer;
         if (several) seen_.clear();
         chosen_.clear();
@@ -166,8 +166,7 @@ class Collector {
         }
         constexpr size_t ahead = 16;
         for (size_t i = 0; i < chosen_.size(); ++i) {
-            if (i + ahead < chosen_.size())
-                parts[chosen_[i + ahead].part].seg->id.prefetch(chosen_[i + ahead].image);
+            if (i + ahead < chosen_.size()) parts[chosen_[i + ahead].part].seg->id.prefetch(chosen_[i + ahead].image);
             const Chosen& c = chosen_[i];
             emit(parts[c.part].seg->id[c.image], int(c.distance), c.region);
         }

@@ -50,6 +50,10 @@ class PivotTable {
         return best;
     }
 
+    void prefetch(const C& code) const {
+        for (int w = 0; w < windows; ++w) __builtin_prefetch(&latest_[cell(code, w)]);
+    }
+
     uint32_t add(const C& code) {
         for (int w = 0; w < windows; ++w) latest_[cell(code, w)] = uint32_t(pivot.size());
         pivot.push_back(code);
@@ -103,7 +107,8 @@ template <class C>
 Grouping<C> group_codes(const std::vector<C>& codes, int bits) {
     constexpr size_t smallest_table = 4096;  // below, a plain scan takes no time
     constexpr size_t trial = 16384;          // codes after which joining must have paid
-    constexpr uint32_t smallest_group = 4;   // a pivot costs as much as a code
+    constexpr uint32_t smallest_group = 16;  // a smaller one costs more visits than it spares
+    constexpr size_t ahead = 8;
 
     Grouping<C> g;
     g.group.assign(codes.size(), g.loose);
@@ -117,6 +122,7 @@ Grouping<C> group_codes(const std::vector<C>& codes, int bits) {
         std::vector<Votes<C>> votes;
         const size_t sample = std::max(codes.size() / 2, std::min(codes.size(), 2 * trial));
         for (size_t i = 0; i < sample; ++i) {
+            draft.prefetch(codes[std::min(i + ahead, codes.size() - 1)]);
             uint32_t p = draft.find(codes[i], near, distance);
             if (p == draft.none) {
                 p = draft.add(codes[i]);
@@ -136,6 +142,7 @@ Grouping<C> group_codes(const std::vector<C>& codes, int bits) {
     g.size.assign(table.pivot.size(), 0);
     g.radius.assign(table.pivot.size(), 0);
     for (size_t i = 0; i < codes.size(); ++i) {
+        table.prefetch(codes[std::min(i + ahead, codes.size() - 1)]);
         uint32_t p = table.find(codes[i], near, distance);
         if (p == table.none) {  // a cluster that the sample missed may begin here
             p = table.add(codes[i]);

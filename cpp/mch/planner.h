@@ -2,6 +2,7 @@
 // measured on a 2.8 GHz core with AVX-512; only their proportions matter.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "probe.h"
@@ -9,53 +10,78 @@
 
 namespace mch {
 
-constexpr double kProbeCost = 1.6;   // a flip: a hash, a bit
+constexpr double kProbeCost = 6.0;   // a flip: a bit that is seldom in the cache
 constexpr double kCodeCost = 0.09;   // a word of a code in a scan
 constexpr double kPivotCost = 0.15;  // a word of a pivot
-constexpr double kCellCost = 9.0;    // a cell of the substring index
+constexpr double kGroupCost = 40.0;  // a group that is in reach
+constexpr double kCellCost = 35.0;   // a cell of the substring index: some lines of memory
 constexpr double kBuildCost = 40.0;  // a code in one window while building that index
 
-// The least radius within which k of n uniform codes are expected; `bits` if there is none.
-inline int uniform_radius(int bits, double n, double k) {
-    double term = std::exp2(-bits), sum = 0;
-    for (int r = 0; r <= bits; ++r) {
-        sum += term;
-        if (n * sum >= k) return r;
-        term *= double(bits - r) / (r + 1);
+// How many of n uniform codes are expected within each radius.
+class UniformBall {
+  public:
+    UniformBall(int bits, double n) : bits_(bits) {
+        double term = n * std::exp2(-bits), sum = 0;
+        for (int r = 0; r <= bits; ++r) {
+            within_[r] = sum += term;
+            term *= double(bits - r) / (r + 1);
+        }
     }
-    return bits;
-}
+    double within(int radius) const { return within_[std::min(radius, bits_)]; }
+    // The least radius that holds k; `bits` if there is none.
+    int radius_of(double k) const { return int(std::lower_bound(within_, within_ + bits_, k) - within_); }
 
+  private:
+    int bits_;
+    double within_[kMaxBits + 1];
+};
+
+// A query finds its K images near by, in the cluster it belongs to, or far away, among codes that have
+// nothing to do with it. Which of the two shows on the way; costs of both are in the plan.
 template <class C>
 struct Plan {
-    int probe_radius;        // flips up to here before anything else
-    int guess[2];            // distances within which K are expected among loose codes, likely and safe
-    double scan_cost;        // of what groups do not hold
-    double substring_cost;   // infinite where it cannot win
+    int probe_radius;  // flips up to here before anything else
+    int guess[2];      // distances within which K are expected among loose codes, likely and safe
+    double scan_near, scan_far, substring_near, substring_far;
 
     Plan(const Segment<C>& seg, uint64_t k) {
         const double loose = seg.n_buckets - seg.loose_begin();
-        const double pivots = seg.n_groups * kPivotCost * C::words;
-        scan_cost = loose * kCodeCost * C::words;
-        guess[0] = uniform_radius(seg.bits, loose, 1.2 * double(k));
-        guess[1] = uniform_radius(seg.bits, loose, 16.0 * double(k));
+        const UniformBall among_loose(seg.bits, loose), among_all(seg.bits, seg.n_entries);
+        guess[0] = among_loose.radius_of(1.2 * double(k));
+        guess[1] = among_loose.radius_of(16.0 * double(k));
 
+        const int far = among_all.radius_of(double(k));
+        scan_near = seg.n_groups * kPivotCost * C::words + loose * kCodeCost * C::words;
+        scan_far = scan_near;
+        if (seg.n_groups) {
+            double radius = 0;
+            for (uint32_t g = 0; g < seg.n_groups; g += 16) radius += 16.0 * seg.group_radius[g] / seg.n_groups;
+            scan_far += UniformBall(seg.bits, seg.n_groups).within(far + int(radius)) * kGroupCost;
+        }
         const int m = SubstringIndex<C>::window_count(seg.bits, seg.n_buckets);
-        const int s = SubstringIndex<C>::window_bits(seg.bits, seg.n_buckets);
-        const int radius = uniform_radius(seg.bits, seg.n_buckets, double(k));
-        const double in_cell = std::ldexp(double(seg.n_buckets), -s);
-        substring_cost = 0;
-        for (int step = 0; step <= radius && step / m <= s; ++step)
-            substring_cost += double(Binomials::get().choose(s, step / m)) *
-                              (kCellCost + in_cell * kCodeCost * C::words);
+        substring_near = substring_far = 0;
+        for (int step = 0; step < 2 * m; ++step) substring_near += step_cost(seg, step / m);
+        for (int step = 0; step <= far; ++step) substring_far += step_cost(seg, step / m);
 
         // Own bucket and single flips cost next to nothing; further flips only where they are
         // cheap beside what they may spare.
-        const double rest = pivots + std::min(scan_cost, substring_cost);
         probe_radius = 0;
-        while (probe_radius < 2 &&
-               double(Binomials::get().choose(seg.bits, probe_radius + 1)) * kProbeCost < 0.2 * rest)
+        while (probe_radius < 2 && double(Binomials::get().choose(seg.bits, probe_radius + 1)) * kProbeCost <
+                                       0.1 * std::min(scan_near, substring_near) + 500)
             ++probe_radius;
+    }
+
+    bool substring_pays_near() const { return substring_near < 0.6 * scan_near; }
+    bool substring_pays_far() const { return substring_far < 0.8 * scan_far; }
+    bool substring_pays() const { return substring_pays_near() || substring_pays_far(); }
+    double substring_budget() const { return substring_pays_far() ? scan_far : substring_near; }
+    double expected_cost() const { return std::min(scan_far, substring_far); }
+
+    // Looking into all cells of one window at this distance.
+    static double step_cost(const Segment<C>& seg, int radius) {
+        const int s = SubstringIndex<C>::window_bits(seg.bits, seg.n_buckets);
+        return double(Binomials::get().choose(s, radius)) *
+               (kCellCost + std::ldexp(double(seg.n_buckets), -s) * kCodeCost * C::words);
     }
 };
 

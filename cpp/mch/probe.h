@@ -121,15 +121,13 @@ class LinearHash {
 // Calls visit(code ^ mask, hash(code ^ mask)) for every mask of exactly `radius` flips in visiting
 // order; visit returns false to stop. Returns false if it was stopped.
 template <class C, class F>
-bool for_each_flip(const C& code, uint32_t hash, const LinearHash& h, int bits, int radius,
-                   F&& visit, int from = 0) {
+bool for_each_flip(const C& code, uint32_t hash, const LinearHash& h, int bits, int radius, F&& visit, int from = 0) {
     if (radius == 0) return visit(code, hash);
     for (int p = from; p <= bits - radius; ++p) {
         C flipped = code;
         flipped.flip(p);
         uint32_t fh = hash ^ h.flip(p);
-        if (!(radius == 1 ? visit(flipped, fh)
-                          : for_each_flip(flipped, fh, h, bits, radius - 1, visit, p + 1)))
+        if (!(radius == 1 ? visit(flipped, fh) : for_each_flip(flipped, fh, h, bits, radius - 1, visit, p + 1)))
             return false;
     }
     return true;

@@ -16,8 +16,8 @@ namespace {
 // ---------------------------------------------------------------------------------------- portable
 
 template <class C>
-size_t scan_portable(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound,
-                     uint32_t* index, uint16_t* distance) {
+size_t scan_portable(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound, uint32_t* index,
+                     uint16_t* distance) {
     size_t found = 0;
     for (size_t i = begin; i < end; ++i) {
         int d = (codes.at(i) ^ query).popcount();
@@ -29,10 +29,8 @@ size_t scan_portable(const Planes<C>& codes, size_t begin, size_t end, const C& 
 }
 
 template <class C>
-void lower_bounds_portable(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query,
-                           uint8_t* out) {
-    for (size_t i = 0; i < n; ++i)
-        out[i] = uint8_t(std::clamp((pivots.at(i) ^ query).popcount() - radius[i], 0, 255));
+void lower_bounds_portable(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query, uint8_t* out) {
+    for (size_t i = 0; i < n; ++i) out[i] = uint8_t(std::clamp((pivots.at(i) ^ query).popcount() - radius[i], 0, 255));
 }
 
 size_t select_portable(const uint8_t* values, size_t n, int low, int high, uint32_t* out) {
@@ -91,8 +89,7 @@ MCH_AVX512 inline size_t emit512(Mask512<C> mask, __m512i d, size_t i, uint32_t*
         d16 = _mm512_cvtepi32_epi16(d);
     else
         d16 = _mm256_castsi128_si256(_mm512_cvtepi64_epi16(d));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(distance),
-                        _mm256_maskz_compress_epi16(__mmask16(mask), d16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(distance), _mm256_maskz_compress_epi16(__mmask16(mask), d16));
     return size_t(std::popcount(mask));
 }
 
@@ -187,8 +184,7 @@ MCH_AVX2 inline __m256i distance256(const Planes<C>& codes, size_t i, const __m2
                                             0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
     __m256i bytes = _mm256_setzero_si256();
     for (int j = 0; j < C::words; ++j) {
-        __m256i x = _mm256_xor_si256(
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes.p[j] + i)), q[j]);
+        __m256i x = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes.p[j] + i)), q[j]);
         __m256i low = _mm256_shuffle_epi8(counts, _mm256_and_si256(x, nibble));
         __m256i high = _mm256_shuffle_epi8(counts, _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble));
         bytes = _mm256_add_epi8(bytes, _mm256_add_epi8(low, high));
@@ -218,8 +214,8 @@ MCH_AVX2 void broadcast256(const C& query, __m256i* q) {
 }
 
 template <class C>
-MCH_AVX2 size_t scan_avx2(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound,
-                          uint32_t* index, uint16_t* distance) {
+MCH_AVX2 size_t scan_avx2(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound, uint32_t* index,
+                          uint16_t* distance) {
     using Word = typename C::Word;
     constexpr int lanes = lanes256<C>;
     __m256i q[C::words];
@@ -286,8 +282,7 @@ template <class C>
 inline void distance_neon(const Planes<C>& codes, size_t i, const uint8x16_t* q, typename C::Word* out) {
     uint8x16_t bytes = vdupq_n_u8(0);
     for (int j = 0; j < C::words; ++j)
-        bytes = vaddq_u8(
-            bytes, vcntq_u8(veorq_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(codes.p[j] + i)), q[j])));
+        bytes = vaddq_u8(bytes, vcntq_u8(veorq_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(codes.p[j] + i)), q[j])));
     uint32x4_t sum = vpaddlq_u16(vpaddlq_u8(bytes));
     if constexpr (sizeof(typename C::Word) == 4)
         vst1q_u32(out, sum);
@@ -351,9 +346,9 @@ std::vector<Path> available() {
     std::vector<Path> paths;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vbmi2"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vpopcntdq") &&
+        __builtin_cpu_supports("avx512vbmi2"))
         paths.push_back(kAvx512);
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi2"))
         paths.push_back(kAvx2);

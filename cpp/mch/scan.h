@@ -31,11 +31,10 @@ template <class C>
 struct Kernels {
     // Every code in [begin, end) within `bound` of `query`: writes index and distance, in index
     // order, and returns their number. Outputs need room for end - begin + kScanSlack.
-    size_t (*scan)(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound,
-                   uint32_t* index, uint16_t* distance);
+    size_t (*scan)(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound, uint32_t* index,
+                   uint16_t* distance);
     // out[i] = max(0, distance(query, pivots[i]) - radius[i]), at most 255, for i < n.
-    void (*lower_bounds)(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query,
-                         uint8_t* out);
+    void (*lower_bounds)(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query, uint8_t* out);
     // Positions i < n with low <= values[i] <= high, in order; returns their number.
     size_t (*select)(const uint8_t* values, size_t n, int low, int high, uint32_t* out);
 };

@@ -45,8 +45,8 @@ class Searcher {
     }
 
   private:
-    static constexpr size_t chunk = 2048;   // codes scanned between two looks at the bound
-    static constexpr size_t at_once = 64;   // codes looked up side by side
+    static constexpr size_t chunk = 2048;  // codes scanned between two looks at the bound
+    static constexpr size_t at_once = Segment<C>::most_at_once;
     static constexpr size_t line = 64 / sizeof(typename C::Word);  // words in a cache line
 
     // True: the part is done. False: its loose codes are still to be scanned.
@@ -61,11 +61,12 @@ class Searcher {
                 return substring(t, part, p, hash, substring_index(seg), INFINITY);
             case Strategy::automatic: {
                 if (probe(t, part, p, hash, plan.probe_radius, INFINITY)) return true;
-                if (plan.substring_cost >= plan.scan_cost) break;
+                if (!plan.substring_pays()) break;
                 if (auto* index = seg.substring->index.load(std::memory_order_acquire)) {
-                    if (substring(t, part, p, hash, *index, plan.scan_cost)) return true;
+                    if (substring(t, part, p, hash, *index, plan.substring_budget())) return true;
                 } else {
-                    double missed = plan.scan_cost - plan.substring_cost;
+                    const double missed = plan.substring_pays_near() ? plan.scan_near - plan.substring_near
+                                                                     : plan.scan_far - plan.substring_far;
                     seg.substring->missed.fetch_add(missed, std::memory_order_relaxed);
                 }
                 break;
@@ -112,7 +113,7 @@ class Searcher {
             // and those of this part, which come in visiting order.
             uint64_t images = t.found.images_below(r);
             for_each_flip(t.query, t.hash, hash, seg.bits, r, [&](const C& code, uint32_t h) {
-                if (!seg.maybe_occupied(h) || !look_up_later(code, h, r)) return true;
+                if (!look_up_later(code, h, r)) return true;
                 images += look_up(t, part, p);
                 return images < t.found.k();
             });
@@ -127,19 +128,19 @@ class Searcher {
                    double budget) {
         const auto& scan = kernels<C>().scan;
         const int m = index.m(), probed = t.complete;
-        const double cell_cost = kCellCost + std::ldexp(part.seg->n_buckets, -index.s()) * kCodeCost * C::words;
         double spent = 0;
         for (int r = 0; r <= index.s(); ++r) {
             const uint32_t* mask = index.masks().mask.data() + index.masks().start[r];
             const uint32_t n = index.masks().start[r + 1] - index.masks().start[r];
+            const double cost = Plan<C>::step_cost(*part.seg, r);
             for (int j = 0; j < m; ++j) {
                 if (m * r + j - 1 >= t.found.bound()) return true;  // all within m * r + j - 1 are found
-                if (spent + n * cell_cost > budget) {
+                if (spent + cost > budget) {
                     t.complete = std::max(probed, m * r + j - 1);
                     t.found.forget_beyond(t.complete, p, part);
                     return false;
                 }
-                spent += n * cell_cost;
+                spent += cost;
                 const auto& w = index.window(j);
                 const Planes<C> codes = w.codes();
                 const uint32_t own = t.query.window(w.begin, index.s());
@@ -151,9 +152,10 @@ class Searcher {
                         for (uint32_t at = cell[0]; at < std::min(cell[1], cell[0] + 64); at += 8) codes.prefetch(at);
                     }
                     const uint32_t begin = w.start[own ^ mask[i]], end = w.start[(own ^ mask[i]) + 1];
-                    for (uint32_t at = begin; at < end; at += chunk) {
-                        size_t hits = scan(codes, at, std::min<uint32_t>(end, at + chunk), t.query,
-                                           t.found.bound(), index_, distance_);
+                    size_t length = 64;  // in growing steps: the bound shrinks fastest at first
+                    for (size_t at = begin; at < end; at += length, length = std::min(2 * length, chunk)) {
+                        size_t hits = scan(codes, at, std::min<size_t>(end, at + length), t.query, t.found.bound(),
+                                           index_, distance_);
                         for (size_t h = 0; h < hits; ++h) {
                             if (distance_[h] <= probed || distance_[h] > t.found.bound()) continue;
                             const C code = codes.at(index_[h]);
@@ -169,11 +171,11 @@ class Searcher {
     }
 
     void scan_range(Task<C>& t, const View<C>& part, uint32_t p, size_t begin, size_t end, int cap) {
-        size_t n = kernels<C>().scan(part.seg->codes(), begin, end, t.query, std::min(cap, t.found.bound()),
-                                     index_, distance_);
+        size_t n = kernels<C>().scan(part.seg->codes(), begin, end, t.query, std::min(cap, t.found.bound()), index_,
+                                     distance_);
+        for (size_t i = 0; i < n; ++i) part.seg->prefetch_start(index_[i]);
         for (size_t i = 0; i < n; ++i)
-            if (distance_[i] > t.complete && distance_[i] <= t.found.bound())
-                add(t, part, p, index_[i], distance_[i]);
+            if (distance_[i] > t.complete && distance_[i] <= t.found.bound()) add(t, part, p, index_[i], distance_[i]);
     }
 
     // Groups in the order of the least distance they can hold, while that is within the bound.
@@ -185,15 +187,20 @@ class Searcher {
         kernels<C>().lower_bounds(seg.pivots(), seg.group_radius.data(), seg.n_groups, t.query, lower_.data());
         const int step = std::max(1, seg.bits / 32);
         for (int low = 0; low <= std::min(t.found.bound(), 255); low += step) {
-            size_t n = kernels<C>().select(lower_.data(), seg.n_groups, low, std::min(low + step - 1, 255),
-                                           near_.data());
+            size_t n =
+                kernels<C>().select(lower_.data(), seg.n_groups, low, std::min(low + step - 1, 255), near_.data());
+            const int reach = t.found.bound();
+            range_.resize(n);
             for (size_t i = 0; i < n; ++i) {
-                if (i + 4 < n) {
-                    const auto [from, to] = in_reach(seg, near_[i + 4], t.found.bound());
-                    for (size_t at = from; at < std::min(to, from + 4 * line); at += line) seg.codes().prefetch(at);
-                }
+                range_[i] = in_reach(seg, near_[i], reach);
+                for (size_t at = range_[i].first; at < std::min(range_[i].second, range_[i].first + 4 * line);
+                     at += line)
+                    seg.codes().prefetch(at);
+            }
+            for (size_t i = 0; i < n; ++i) {
+                const auto [begin, end] =
+                    reach == t.found.bound() ? range_[i] : in_reach(seg, near_[i], t.found.bound());
                 // From the centre outwards, in growing steps: so the bound shrinks fastest.
-                const auto [begin, end] = in_reach(seg, near_[i], t.found.bound());
                 for (size_t to = end, length = 64; to > begin; length = std::min(2 * length, chunk)) {
                     const size_t from = std::max(begin, to - std::min(to, length));
                     scan_range(t, part, p, from, to, seg.bits);
@@ -234,6 +241,7 @@ class Searcher {
     uint16_t distance_[chunk + kScanSlack];
     std::vector<uint8_t> lower_;
     std::vector<uint32_t> near_;
+    std::vector<std::pair<size_t, size_t>> range_;
     std::vector<Task<C>*> pending_;
 };
 

@@ -101,14 +101,14 @@ struct Segment {
     Array<uint32_t> occupied_rank;  // set bits before every eighth word
     PackedInts order;
 
-    Array<uint32_t> bucket_start;   // by bucket, one more at the end; empty: bucket i is entry i
-    PackedInts image;               // by entry; inside a bucket ascending, so ascending by id
-    Array<uint8_t> region;          // by entry; empty: all 0
+    Array<uint32_t> bucket_start;  // by bucket, one more at the end; empty: bucket i is entry i
+    PackedInts image;              // by entry; inside a bucket ascending, so ascending by id
+    Array<uint8_t> region;         // by entry; empty: all 0
     // Exactly one entry of every image in a table is primary, so counting primary entries never
     // counts an image twice. By entry; empty: all are.
     Array<uint64_t> primary;
-    PackedInts codes_of_image;      // by image; empty: one each
-    IdList id;                      // by image
+    PackedInts codes_of_image;  // by image; empty: one each
+    IdList id;                  // by image
 
     std::shared_ptr<LazySubstring<C>> substring = std::make_shared<LazySubstring<C>>();
 
@@ -121,8 +121,6 @@ struct Segment {
     bool is_primary(uint32_t entry) const { return primary.empty() || test_bit(primary.data(), entry); }
     uint64_t codes_of(uint32_t slot) const { return codes_of_image.size() ? codes_of_image[slot] : 1; }
 
-    bool maybe_occupied(uint32_t hash) const { return test_bit(occupied.data(), position(hash)); }
-
     // The bucket of a code, or none.
     uint32_t find(const C& c, uint32_t hash) const {
         for (size_t at = position(hash); test_bit(occupied.data(), at); ++at) {
@@ -132,29 +130,39 @@ struct Segment {
         return none;
     }
 
-    // find() for several codes that are maybe_occupied. Each needs a chain of three reads from
-    // anywhere in memory; taking the chains side by side lets the reads overlap.
+    // find() for several codes: the bucket of c[i], or none. A look-up is a chain of reads from
+    // anywhere in memory; taking many side by side lets the reads overlap.
     void find_many(const C* c, const uint32_t* hash, size_t n, uint32_t* bucket) const {
         const Planes<C> all = codes();
+        for (size_t i = 0; i < n; ++i) __builtin_prefetch(&occupied[position(hash[i]) >> 6]);
+        uint32_t there[most_at_once];
+        size_t m = 0;
         for (size_t i = 0; i < n; ++i) {
-            bucket[i] = rank(position(hash[i]));
-            order.prefetch(bucket[i]);
+            bucket[i] = none;
+            there[m] = uint32_t(i);
+            m += test_bit(occupied.data(), position(hash[i]));
         }
-        for (size_t i = 0; i < n; ++i) {
-            bucket[i] = uint32_t(order[bucket[i]]);
-            all.prefetch(bucket[i]);
-            prefetch_start(bucket[i]);
+        for (size_t j = 0; j < m; ++j) {
+            uint32_t& b = bucket[there[j]];
+            b = rank(position(hash[there[j]]));
+            order.prefetch(b);
         }
-        for (size_t i = 0; i < n; ++i)
-            if (!(all.at(bucket[i]) == c[i]))
-                bucket[i] = test_bit(occupied.data(), position(hash[i]) + 1) ? find(c[i], hash[i]) : none;
+        for (size_t j = 0; j < m; ++j) {
+            uint32_t& b = bucket[there[j]];
+            b = uint32_t(order[b]);
+            all.prefetch(b);
+            prefetch_start(b);
+        }
+        for (size_t j = 0; j < m; ++j) {
+            const size_t i = there[j];
+            if (all.at(bucket[i]) == c[i]) continue;
+            bucket[i] = test_bit(occupied.data(), position(hash[i]) + 1) ? find(c[i], hash[i]) : none;
+        }
     }
+    static constexpr size_t most_at_once = 64;
 
     void prefetch_start(uint32_t bucket) const {
         if (!bucket_start.empty()) __builtin_prefetch(&bucket_start[bucket]);
-    }
-    void prefetch_probe(uint32_t hash) const {
-        __builtin_prefetch(&occupied[position(hash) >> 6]);
     }
 
     // Does the image stand under this bucket's code? Its entry, or none.

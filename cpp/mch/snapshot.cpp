@@ -56,9 +56,7 @@ uint64_t checksum(const uint8_t* p, size_t n, uint64_t seed = 0) {
 
 size_t padded(size_t bytes) { return (bytes + kPadding + kAlign - 1) / kAlign * kAlign; }
 
-[[noreturn]] void fail(const std::string& path) {
-    throw std::system_error(errno, std::generic_category(), path);
-}
+[[noreturn]] void fail(const std::string& path) { throw std::system_error(errno, std::generic_category(), path); }
 
 struct Descriptor {
     int fd;
@@ -106,8 +104,8 @@ void save_snapshot(const std::string& path, int bits, const State<C>& state) {
         s.record.offset = offset;
         offset += padded(s.record.bytes);
         // The padding is all zeros: its checksum continues from the content's.
-        s.record.checksum = checksum(zeros.data(), padded(s.record.bytes) - s.record.bytes,
-                                     checksum(s.data, s.record.bytes));
+        s.record.checksum =
+            checksum(zeros.data(), padded(s.record.bytes) - s.record.bytes, checksum(s.data, s.record.bytes));
     }
     Header header{};
     std::memcpy(header.magic, kMagic, 8);
@@ -182,9 +180,10 @@ SnapshotFile::SnapshotFile(const std::string& path, bool mmap) : path_(path) {
         throw SnapshotVersion(path + " has format version " + std::to_string(h.version) +
                               ", this mchindex reads up to " + std::to_string(kVersion) + ": upgrade mchindex");
     if (h.file_size != size_)
-        throw SnapshotDamaged(path + " has " + std::to_string(size_) + " bytes where " +
-                              std::to_string(h.file_size) + " were written");
-    const uint64_t directory = h.n_parts * uint64_t(sizeof(PartRecord)) + h.n_sections * uint64_t(sizeof(SectionRecord));
+        throw SnapshotDamaged(path + " has " + std::to_string(size_) + " bytes where " + std::to_string(h.file_size) +
+                              " were written");
+    const uint64_t directory =
+        h.n_parts * uint64_t(sizeof(PartRecord)) + h.n_sections * uint64_t(sizeof(SectionRecord));
     const uint64_t head = (sizeof(Header) + directory + kAlign - 1) / kAlign * kAlign;
     if (head > size_) throw SnapshotDamaged(path + ": the directory does not fit into the file");
     std::vector<uint8_t> bytes(data_.get(), data_.get() + head);
@@ -254,8 +253,7 @@ void list_checks(const Segment<C>& s, uint32_t n_dead, const Bitmap* dead, std::
     checks.push_back([=, &s] { return below(s.order, u); });
     checks.push_back([=, &s] { return below(s.image, m); });
     checks.push_back([=, &s] {
-        return s.bucket_start.empty() ||
-               (rising(s.bucket_start, n) && s.bucket_start[s.bucket_start.size() - 1] == n);
+        return s.bucket_start.empty() || (rising(s.bucket_start, n) && s.bucket_start[s.bucket_start.size() - 1] == n);
     });
 }
 
@@ -324,8 +322,8 @@ std::shared_ptr<State<C>> SnapshotFile::read() const {
     return state;
 }
 
-#define MCH_INSTANTIATE(C)                                                    \
-    template void save_snapshot(const std::string&, int, const State<C>&);    \
+#define MCH_INSTANTIATE(C)                                                 \
+    template void save_snapshot(const std::string&, int, const State<C>&); \
     template std::shared_ptr<State<C>> SnapshotFile::read<C>() const;
 using C32 = Code<uint32_t, 1>;
 using C64 = Code<uint64_t, 1>;

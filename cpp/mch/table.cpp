@@ -9,9 +9,28 @@ namespace mch {
 
 namespace {
 
+// Scratch memory of this thread, kept between calls. Behind a call, because the compiler would
+// otherwise look the thread's copy up again at every use.
 template <class C>
-double index_build_cost(const Segment<C>& seg) {
-    return kBuildCost * SubstringIndex<C>::window_count(seg.bits, seg.n_buckets) * seg.n_buckets;
+struct Workspace {
+    Searcher<C> searcher;
+    Task<C> tasks[Searcher<C>::block];
+};
+template <class C>
+[[gnu::noinline]] Workspace<C>& workspace() {
+    static thread_local Workspace<C> kept;
+    return kept;
+}
+
+// Should the substring index be built now? In a large table, where it will pay for few neighbours,
+// at once; elsewhere when searches have missed it for a while. It is built in the background, so it
+// need not have paid in full before.
+template <class C>
+bool wants_index(const Segment<C>& seg) {
+    constexpr uint32_t large = 1 << 20;
+    if (seg.substring->index.load()) return false;
+    const double build = kBuildCost * SubstringIndex<C>::window_count(seg.bits, seg.n_buckets) * seg.n_buckets;
+    return seg.substring->missed > build / 16 || (seg.n_buckets > large && Plan<C>(seg, 10).substring_pays());
 }
 
 }  // namespace
@@ -20,14 +39,14 @@ double index_build_cost(const Segment<C>& seg) {
 
 template <class C>
 struct Table<C>::Scope {
-    StatePtr state;                  // keeps the segments alive
+    StatePtr state;  // keeps the segments alive
     std::vector<View<C>> parts;
-    std::vector<Bitmap> excluded;    // where `allowed` narrows the parts
+    std::vector<Bitmap> excluded;         // where `allowed` narrows the parts
     std::shared_ptr<Segment<C>> extract;  // the few allowed entries, where they are few
     std::vector<Plan<C>> plans;
     Limits<C> limits;
-    uint64_t k, n_images, n_codes;   // k: to look for; images and codes that the search may find
-    bool several = false;            // images may have more than one code
+    uint64_t k, n_images, n_codes;  // k: to look for; images and codes that the search may find
+    bool several = false;           // images may have more than one code
 };
 
 template <class C>
@@ -39,8 +58,7 @@ typename Table<C>::Scope Table<C>::scope(const SearchOptions& o) const {
         std::vector<uint32_t> slots;
         s.n_images = s.n_codes = 0;
         auto ids = distinct_ids(*o.allowed, slots);
-        for (const Part<C>& p : s.state->parts)
-            s.excluded.emplace_back((p.seg->n_images + 63) / 64, ~uint64_t(0));
+        for (const Part<C>& p : s.state->parts) s.excluded.emplace_back((p.seg->n_images + 63) / 64, ~uint64_t(0));
         for (int64_t id : ids) {
             bool known = false;
             for (size_t i = 0; i < s.state->parts.size(); ++i) {
@@ -108,10 +126,7 @@ void Table<C>::run(const uint8_t* codes, size_t n, const Scope& s, const SearchO
     const int n_bytes = bits_ / 8;
     double cost = 0;  // of a query, roughly
     for (size_t i = 0; i < s.parts.size(); ++i) {
-        const Segment<C>& seg = *s.parts[i].seg;
-        cost += 500 + seg.n_groups * kPivotCost * C::words;
-        cost += o.strategy == Strategy::scan ? s.plans[i].scan_cost
-                                             : std::min(s.plans[i].scan_cost, s.plans[i].substring_cost);
+        cost += 500 + s.plans[i].expected_cost();
     }
     // Waking a thread takes some ten microseconds; give each enough to do.
     int threads = o.threads ? o.threads : usable_cores();
@@ -119,8 +134,7 @@ void Table<C>::run(const uint8_t* codes, size_t n, const Scope& s, const SearchO
     const size_t block = std::clamp<size_t>(n / (4 * size_t(threads)), 1, Searcher<C>::block);
     std::atomic<size_t> next{0};
     parallel(threads, [&] {
-        static thread_local Workspace kept;  // between calls
-        Workspace& work = kept;
+        auto& work = workspace<C>();
         for (size_t begin; (begin = next.fetch_add(block)) < n;) {
             const size_t count = std::min(block, n - begin);
             for (size_t i = 0; i < count; ++i) {
@@ -136,8 +150,7 @@ void Table<C>::run(const uint8_t* codes, size_t n, const Scope& s, const SearchO
     // An index that would have paid for itself by now is built for the queries to come.
     for (size_t i = 0; i < s.parts.size(); ++i) {
         const Segment<C>& seg = *s.parts[i].seg;
-        if (&seg != s.extract.get() && seg.substring->missed > index_build_cost(seg) && !seg.substring->index.load())
-            schedule();
+        if (&seg != s.extract.get() && wants_index(seg)) schedule();
     }
 }
 
@@ -147,12 +160,12 @@ void Table<C>::search(const uint8_t* codes, size_t n, const SearchOptions& o, co
     run(codes, n, s, o, [&](size_t q, Task<C>& t) {
         size_t at = q * o.k;
         const size_t end = at + o.k;
-        auto a = t.found.finish(t.query, s.parts, s.several, s.limits, bits_,
-                                [&](int64_t id, int distance, uint8_t region) {
-                                    out.ids[at] = id;
-                                    out.distances[at] = distance;
-                                    out.regions[at++] = region;
-                                });
+        auto a =
+            t.found.finish(t.query, s.parts, s.several, s.limits, bits_, [&](int64_t id, int distance, uint8_t region) {
+                out.ids[at] = id;
+                out.distances[at] = distance;
+                out.regions[at++] = region;
+            });
         for (; at < end; ++at) out.ids[at] = out.distances[at] = out.regions[at] = -1;
         if (a.count < o.k) {  // the rest of the space was visited in vain
             a.buckets = s.limits.buckets;
@@ -327,8 +340,9 @@ void Table<C>::add(const int64_t* ids, const uint8_t* codes, const uint8_t* regi
         if (entries > merge_at_once && next->parts.size() < most_parts) break;
         replace(next->parts, picked, merge(select(next->parts, picked)));
     }
+    const bool index = std::any_of(next->parts.begin(), next->parts.end(), [](auto& p) { return wants_index(*p.seg); });
     publish(std::move(next));
-    if (!picked.empty()) schedule();
+    if (index || !picked.empty()) schedule();
 }
 
 template <class C>
@@ -343,7 +357,9 @@ uint64_t Table<C>::remove(std::vector<int64_t> ids) {
         for (size_t i = 0; i < ids.size(); ++i) {
             int64_t slot = p.find(ids[i]);
             if (slot < 0) continue;
-            if (!dead) dead = p.dead ? std::make_shared<Bitmap>(*p.dead) : std::make_shared<Bitmap>((p.seg->n_images + 63) / 64);
+            if (!dead)
+                dead =
+                    p.dead ? std::make_shared<Bitmap>(*p.dead) : std::make_shared<Bitmap>((p.seg->n_images + 63) / 64);
             set_bit(dead->data(), size_t(slot));
             ++p.n_dead;
             next->n_codes -= p.seg->codes_of(uint32_t(slot));
@@ -473,7 +489,7 @@ void Table<C>::maintain() {
     }
     const auto now = state();
     for (const Part<C>& p : now->parts)
-        if (p.seg->substring->missed > index_build_cost(*p.seg)) substring_index(*p.seg);
+        if (wants_index(*p.seg)) substring_index(*p.seg);
 }
 
 // Puts `merged` in the place of the parts it was made of, with what was removed from them since. Where
@@ -484,8 +500,8 @@ void Table<C>::take_over(const Parts& before, Part<C> merged) {
     auto dead = std::make_shared<Bitmap>((merged.seg->n_images + 63) / 64);
     std::vector<size_t> places;
     for (const Part<C>& old : before) {
-        auto now = std::find_if(next->parts.begin(), next->parts.end(),
-                                [&](const Part<C>& p) { return p.seg == old.seg; });
+        auto now =
+            std::find_if(next->parts.begin(), next->parts.end(), [&](const Part<C>& p) { return p.seg == old.seg; });
         if (now == next->parts.end()) {
             // Either all its images were removed, or it was replaced by a changed copy.
             return;

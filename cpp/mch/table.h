@@ -52,8 +52,7 @@ class AnyTable {
     virtual uint64_t remove(std::vector<int64_t> ids) = 0;
     virtual bool contains(int64_t id) const = 0;
     virtual void search(const uint8_t* codes, size_t n, const SearchOptions&, const SearchRows&) const = 0;
-    virtual std::vector<std::vector<RangeHit>> within(const uint8_t* codes, size_t n,
-                                                      const SearchOptions&) const = 0;
+    virtual std::vector<std::vector<RangeHit>> within(const uint8_t* codes, size_t n, const SearchOptions&) const = 0;
     virtual uint64_t n_images() const = 0;
     virtual uint64_t n_codes() const = 0;
     virtual uint64_t n_buckets() const = 0;
@@ -141,8 +140,8 @@ class Table final : public AnyTable, public std::enable_shared_from_this<Table<C
     const LinearHash hash_;
     mutable std::mutex publish_;  // guards state_, for the moment of a copy
     StatePtr state_;
-    mutable std::mutex write_;  // one writer; guards busy_
-    std::vector<const Segment<C>*> busy_;  // being merged in the background
+    mutable std::mutex write_;                          // one writer; guards busy_
+    std::vector<const Segment<C>*> busy_;               // being merged in the background
     mutable std::atomic<Workers*> scheduled_{nullptr};  // where maintenance waits to run
 };
 

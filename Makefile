@@ -1,0 +1,61 @@
+# Each target sets up what it needs: a virtual environment in .venv, the build, and, where a machine
+# has no compiler, Debian's.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi') CMakeLists.txt pyproject.toml
+
+.PHONY: demo test slow check format sanitize bench wheel clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed
+	$(BIN)/python bench/demo.py
+
+test: $(VENV)/installed $(VENV)/test
+	$(BIN)/pytest tests -m "not slow"
+
+slow: $(VENV)/installed $(VENV)/test
+	$(BIN)/pytest tests -m slow
+
+check: $(VENV)/installed $(VENV)/test $(VENV)/bench $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror cpp/*.cpp cpp/mch/*.cpp cpp/mch/*.h
+	$(BIN)/mypy mchindex tests bench
+	$(BIN)/stubtest mchindex._core --allowlist tests/stubtest.allow
+
+format: $(VENV)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i cpp/*.cpp cpp/mch/*.cpp cpp/mch/*.h
+
+# The whole suite under address and undefined-behaviour sanitizers, then what runs in threads under
+# the thread sanitizer.
+sanitize: $(VENV)/installed $(VENV)/test $(VENV)/dev
+	PYTHON=$(BIN)/python sh tests/sanitize.sh address,undefined tests
+	PYTHON=$(BIN)/python sh tests/sanitize.sh thread tests/test_concurrency.py tests/test_updates.py
+
+bench: $(VENV)/installed $(VENV)/bench
+	$(BIN)/python bench/search.py --suite
+
+wheel: $(VENV)/dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(VENV)/python:
+	@command -v c++ >/dev/null || { apt-get update -qq && apt-get install -y -qq g++; }
+	$(PYTHON) -m venv $(VENV) 2>/dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv python3-dev && $(PYTHON) -m venv $(VENV); }
+	touch $@
+
+$(VENV)/installed: $(VENV)/python $(SOURCES)
+	$(PIP) .
+	touch $@
+
+$(VENV)/test $(VENV)/bench $(VENV)/dev: $(VENV)/python pyproject.toml
+	$(BIN)/python -c "import tomllib; print('\n'.join(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(notdir $@)']))" > $@.txt
+	$(PIP) -r $@.txt
+	touch $@
