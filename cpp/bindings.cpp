@@ -25,7 +25,8 @@ std::string shape_text(const py::array& a) { return py::str(a.attr("shape")); }
 
 py::array as_array(const py::object& x) {
     static auto& asarray = *new py::object(py::module_::import("numpy").attr("asarray"));
-    return py::isinstance<py::array>(x) ? py::reinterpret_borrow<py::array>(x) : py::array(asarray(x));
+    if (py::isinstance<py::array>(x)) return py::reinterpret_borrow<py::array>(x);
+    return py::array(PyAnySet_Check(x.ptr()) ? asarray(py::list(x)) : asarray(x));
 }
 
 // An integer argument in [low, high]; larger Python integers count as `high` where `clamp`.

@@ -40,11 +40,13 @@ class UniformBall {
 // nothing to do with it. Which of the two shows on the way; costs of both are in the plan.
 template <class C>
 struct Plan {
+    bool grouped;  // there are clusters to be near to
     int probe_radius;  // flips up to here before anything else
     int guess[2];      // distances within which K are expected among loose codes, likely and safe
     double scan_near, scan_far, substring_near, substring_far;
 
     Plan(const Segment<C>& seg, uint64_t k) {
+        grouped = seg.n_groups > 0;
         const double loose = seg.n_buckets - seg.loose_begin();
         const UniformBall among_loose(seg.bits, loose), among_all(seg.bits, seg.n_entries);
         guess[0] = among_loose.radius_of(1.2 * double(k));
@@ -53,7 +55,7 @@ struct Plan {
         const int far = among_all.radius_of(double(k));
         scan_near = seg.n_groups * kPivotCost * C::words + loose * kCodeCost * C::words;
         scan_far = scan_near;
-        if (seg.n_groups) {
+        if (grouped) {
             double radius = 0;
             for (uint32_t g = 0; g < seg.n_groups; g += 16) radius += 16.0 * seg.group_radius[g] / seg.n_groups;
             scan_far += UniformBall(seg.bits, seg.n_groups).within(far + int(radius)) * kGroupCost;
@@ -71,7 +73,7 @@ struct Plan {
             ++probe_radius;
     }
 
-    bool substring_pays_near() const { return substring_near < 0.6 * scan_near; }
+    bool substring_pays_near() const { return grouped && substring_near < 0.6 * scan_near; }
     bool substring_pays_far() const { return substring_far < 0.8 * scan_far; }
     bool substring_pays() const { return substring_pays_near() || substring_pays_far(); }
     double substring_budget() const { return substring_pays_far() ? scan_far : substring_near; }

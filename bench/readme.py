@@ -1,0 +1,94 @@
+"""Writes the README's figures from bench/results/, so that no number there is typed by hand.
+
+    python bench/readme.py           # rewrite the block
+    python bench/readme.py --check   # exit 1 if it is not what the results say
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, Cell
+from report import RATIOS, ks, measured, winner
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- figures:begin -->\n", "<!-- figures:end -->\n"
+NAMES = {
+    Cell(): "clustered, 64 bits",
+    Cell(bits=32): "clustered, 32 bits",
+    Cell(bits=128): "clustered, 128 bits",
+    Cell(bits=256): "clustered, 256 bits",
+    Cell(data="uniform"): "uniform, 64 bits",
+    Cell(n=10_000_000): "clustered, 64 bits, 10 million",
+    Cell(codes_per_image=1.6): "clustered, 64 bits, 1.6 codes an image",
+}
+PICTURE = Cell()
+
+
+def load(cell: Cell) -> dict[str, Any] | None:
+    path = RESULTS / f"{cell.name}-1t.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def ratio(rows: list[dict[str, Any]], k: int) -> str:
+    """Ours over Flat, and in brackets over the fastest peer that finds what we find."""
+    auto = next(r for r in measured(rows, k) if r["contender"] == "auto")
+    peers = [r for r in rows if not r["ours"]]
+    best = winner(peers, k)
+    assert best is not None, "Flat is always there"
+    rival = f" ({auto['qps'] / best['qps']:.1f})" if best["contender"] != "flat" else ""
+    return f"{auto['to_flat']:.3g}{rival}"
+
+
+def block() -> str:
+    found = {cell: data for cell in RATIOS if (data := load(cell))}
+    if not found:
+        sys.exit(f"no results in {RESULTS}: run bench/search.py --suite")
+    machine = next(iter(found.values()))["machine"]
+    lines = [
+        "How many times the queries a second of FAISS's `IndexBinaryFlat`, and in brackets how many",
+        "times those of the fastest peer with a recall of at least 0.98 where that is another. Ours is",
+        f"exact. One thread each, a million codes, {machine['cpu']},",
+        f"faiss-cpu {machine['faiss-cpu']}, usearch {machine['usearch']}:",
+        "",
+        "| codes | K = 10 | K = 100 | K = 1000 | bytes a code | codes added a second |",
+        "|---|---|---|---|---|---|",
+    ]
+    for cell, data in found.items():
+        rows = data["rows"]
+        auto = next(r for r in rows if r["contender"] == "auto")
+        size = auto["bytes_a_code"]["built"]["counted"]
+        ratios = " | ".join(ratio(rows, k) for k in ks(rows))
+        rate = f"{auto['build_codes_per_s'] / 1e6:.1f} million"
+        lines.append(f"| {NAMES[cell]} | {ratios} | {size:.0f} | {rate} |")
+    lines += [
+        "",
+        f"![queries a second against recall](bench/results/{PICTURE.name}-1t.png)",
+        "",
+        "`make bench` measures it again; [bench/README.md](bench/README.md) says how to read it, and what",
+        "is fair about it.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing, fail if it differs")
+    check = parser.parse_args().check
+    text = README.read_text()
+    head, rest = text.split(BEGIN)
+    new = head + BEGIN + block() + END + rest.split(END)[1]
+    if check and new != text:
+        sys.exit("README.md does not say what bench/results/ says: run bench/readme.py")
+    if not check:
+        README.write_text(new)
+
+
+if __name__ == "__main__":
+    main()
