@@ -24,5 +24,5 @@ case $sanitizers in
 esac
 cd "$root"
 LD_PRELOAD="$(c++ -print-file-name=$library) $(c++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-    TSAN_OPTIONS="halt_on_error=1 suppressions=$root/tests/tsan.supp" PYTHONPATH="$build/site" \
+    TSAN_OPTIONS=halt_on_error=1 PYTHONPATH="$build/site" \
     "$python" -P -m pytest -q -p no:cacheprovider -m "not slow" "$@"
