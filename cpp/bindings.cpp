@@ -17,14 +17,18 @@ using namespace mch;
 
 namespace {
 
-using Bytes = py::array_t<uint8_t, py::array::c_style>;
-using Ids = py::array_t<int64_t, py::array::c_style>;
+// Contiguous, aligned and in the machine's byte order, converted where they are not.
+constexpr int kPlain = py::array::c_style | py::array::forcecast | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+using Bytes = py::array_t<uint8_t, kPlain>;
+using Ids = py::array_t<int64_t, kPlain>;
 
 std::string type_name(const py::handle& x) { return py::str(py::type::of(x).attr("__name__")); }
 std::string shape_text(const py::array& a) { return py::str(a.attr("shape")); }
 
 py::array as_array(const py::object& x) {
-    static auto& asarray = *new py::object(py::module_::import("numpy").attr("asarray"));
+    py::object asarray = py::module_::import("numpy").attr("asarray");
+    if (py::hasattr(x, "mask") && py::hasattr(x, "filled"))
+        throw py::type_error("masked arrays are not supported; pass x.compressed() or x.filled(value)");
     if (py::isinstance<py::array>(x)) return py::reinterpret_borrow<py::array>(x);
     return py::array(PyAnySet_Check(x.ptr()) ? asarray(py::list(x)) : asarray(x));
 }
@@ -33,6 +37,7 @@ py::array as_array(const py::object& x) {
 int64_t integer(const py::object& x, const char* name, int64_t low, int64_t high, bool clamp = false) {
     auto number = py::reinterpret_steal<py::object>(PyNumber_Index(x.ptr()));
     if (!number) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
         PyErr_Clear();
         throw py::type_error(std::string(name) + " must be an integer, not " + type_name(x));
     }
@@ -57,17 +62,17 @@ int bits_argument(const py::object& x) {
 Ids integers(const py::object& x, const char* name) {
     py::array a = as_array(x);
     const char kind = a.dtype().kind();
-    if (a.size() == 0 && !py::isinstance<py::array>(x)) return Ids(std::vector<py::ssize_t>(size_t(a.ndim()), 0));
+    if (a.size() == 0) return Ids(std::vector<py::ssize_t>(size_t(a.ndim()), 0));
     if (kind != 'i' && kind != 'u')
         throw py::type_error(std::string(name) + " must be integers, not " + std::string(py::str(a.dtype())));
     if (kind == 'u' && a.itemsize() == 8) {
-        auto wide = py::array_t<uint64_t, py::array::c_style | py::array::forcecast>(a);
+        auto wide = py::array_t<uint64_t, kPlain>(a);
         for (py::ssize_t i = 0; i < wide.size(); ++i)
             if (wide.data()[i] > uint64_t(INT64_MAX))
                 throw py::value_error(std::string(name) + " must fit into int64; " + std::to_string(wide.data()[i]) +
                                       " does not");
     }
-    return py::array_t<int64_t, py::array::c_style | py::array::forcecast>(a);
+    return Ids(a);
 }
 
 std::vector<int64_t> id_list(const py::object& x, const char* name) {
@@ -85,11 +90,11 @@ Bytes packed_codes(const py::object& x, int bits, const char* name) {
     const char kind = a.dtype().kind();
     if (!a.dtype().is(py::dtype::of<uint8_t>()) && !(kind == 'u' && a.itemsize() == 1)) {
         const bool listed = !py::isinstance<py::array>(x) && !py::hasattr(x, "dtype");
-        if (listed && a.size() == 0) return Bytes(std::vector<py::ssize_t>{0, width});
+        if (listed && a.size() == 0 && a.ndim() == 1) return Bytes(std::vector<py::ssize_t>{0, width});
         if (!listed || (kind != 'i' && kind != 'u'))
             throw py::type_error(std::string(name) + " must be " + want + "; these are " +
                                  std::string(py::str(a.dtype())));
-        auto wide = py::array_t<int64_t, py::array::c_style | py::array::forcecast>(a);
+        auto wide = Ids(a);
         for (py::ssize_t i = 0; i < wide.size(); ++i)
             if (wide.data()[i] < 0 || wide.data()[i] > 255)
                 throw py::value_error(std::string(name) + " must be bytes from 0 to 255, not " +
@@ -101,7 +106,7 @@ Bytes packed_codes(const py::object& x, int bits, const char* name) {
     if ((a.ndim() != 2 || a.shape(1) != width) && (a.ndim() != 1 || a.shape(0) != width))
         throw py::value_error(std::string(name) + " has shape " + shape_text(a) + "; a table of " +
                               std::to_string(bits) + " bits takes " + want);
-    Bytes b = py::array_t<uint8_t, py::array::c_style | py::array::forcecast>(a);
+    Bytes b = Bytes(a);
     return b.ndim() == 2 ? b : Bytes(b.reshape({py::ssize_t(1), width}));
 }
 
@@ -227,7 +232,11 @@ RangeResult within(const AnyTable& table, const py::object& codes, const py::obj
     return r;
 }
 
-std::string file_path(const py::object& path) { return py::str(py::module_::import("os").attr("fsdecode")(path)); }
+std::string file_path(const py::object& path) {
+    std::string p = py::bytes(py::module_::import("os").attr("fsencode")(path));
+    if (p.find('\0') != std::string::npos) throw py::value_error("a path cannot hold a null character");
+    return p;
+}
 
 // Masks of exactly `radius` flips in visiting order.
 py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& radius_arg,
@@ -340,6 +349,10 @@ PYBIND11_MODULE(_core, m) {
             [](const AnyTable& t, const py::object& id) {
                 if (!PyIndex_Check(id.ptr())) return false;
                 auto number = py::reinterpret_steal<py::object>(PyNumber_Index(id.ptr()));
+                if (!number && PyErr_ExceptionMatches(PyExc_TypeError)) {  // an array of several, say
+                    PyErr_Clear();
+                    return false;
+                }
                 if (!number) throw py::error_already_set();
                 int overflow = 0;
                 int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);

@@ -330,3 +330,37 @@ def test_memory_adds_up() -> None:
         assert all(isinstance(n, int) and n >= 0 for n in parts.values())
         assert parts.pop("total") == sum(parts.values()) > 0
         table.optimize(substring=True)
+
+
+def test_misaligned_arrays() -> None:
+    codes = uniform(64, 5, seed=3)
+    buffer = b"x" + np.arange(5, dtype=np.int64).tobytes()
+    table = BucketTable(64)
+    table.add(np.frombuffer(buffer, np.int64, offset=1), codes)
+    np.testing.assert_array_equal(table.search(codes, k=1).ids[:, 0], np.arange(5))
+
+
+def test_masked_arrays_are_refused() -> None:
+    table = table_of(64, clustered(64, 10, seed=1))
+    masked = np.ma.array([3, 4], mask=[True, False])  # type: ignore[no-untyped-call]
+    with pytest.raises(TypeError, match="compressed"):
+        table.search(uniform(64, 1, seed=1), allowed=masked)
+
+
+def test_an_empty_filter_may_have_any_type() -> None:
+    table = table_of(64, clustered(64, 10, seed=1))
+    for nothing in ([], np.array([]), np.empty(0, np.int32), set[int]()):
+        assert table.search(uniform(64, 1, seed=1), allowed=nothing).counts.tolist() == [0]
+        assert table.remove(nothing) == 0
+    assert table.search(uniform(64, 1, seed=1), k=1, allowed={int(i) for i in range(10**4)}).counts[
+        0
+    ]
+
+
+def test_rows_of_no_bytes_are_no_codes() -> None:
+    with pytest.raises((TypeError, ValueError), match="packbits"):
+        BucketTable(64).search([[], [], []])
+
+
+def test_an_array_is_no_id() -> None:
+    assert np.array([3, 4]) not in table_of(64, clustered(64, 10, seed=1))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forgery import forge
 from mchindex import (
     BucketTable,
     NotASnapshotError,
@@ -307,3 +308,47 @@ def test_a_failed_save_leaves_the_old_file(start: str, tmp_path: Path) -> None:
     run_script(FAILING_SAVE, str(path), start, folder=tmp_path)
     assert path.read_bytes() == old
     assert os.listdir(tmp_path) == ["t.mch"]  # and no half-written file beside it
+
+
+def test_a_null_character_in_a_path_loses_nothing(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    with pytest.raises(ValueError, match="null"):
+        BucketTable(64).save(f"{precious}\0b")
+    assert precious.read_text() == "kept"
+
+
+def test_a_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="pipe"):
+        BucketTable.load(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("bits", [32, 64, 256])
+@pytest.mark.parametrize("mmap", [False, True])
+def test_forged_files(bits: int, mmap: bool, tmp_path: Path) -> None:
+    """Bytes changed and every checksum made to fit: refused or survived, whatever is asked."""
+    table = table_of(bits, clustered(bits, 5000, seed=4))
+    table.remove(np.arange(0, 40))
+    path = tmp_path / "table"
+    table.save(path)
+    original, queries = path.read_bytes(), uniform(bits, 3, seed=5)
+    rng = np.random.default_rng(6)
+    survived = 0
+    for _ in range(150):
+        path.write_bytes(forge(original, rng))
+        try:
+            forged = BucketTable.load(path, mmap=mmap)
+        except SnapshotError:
+            continue
+        survived += 1
+        for strategy in STRATEGIES:
+            forged.search(queries, 20, strategy=strategy)
+        forged.search(queries, 5, allowed=np.arange(0, 3000, 3))
+        forged.within(queries, bits // 3)
+        forged.remove(np.arange(100, 2000))
+        forged.add(np.arange(3), queries)
+        assert forged.memory()["total"] > 0
+        assert forged.n_buckets >= 0
+        forged.optimize()
+    assert survived, "no forgery got past the checksums: the test does not forge them rightly"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cstdint>
@@ -18,11 +19,12 @@ constexpr size_t kPadding = 64;
 // boundary and ask for huge pages: probing is random access, and page walks would dominate it.
 inline std::shared_ptr<uint8_t> allocate(size_t bytes) {
     constexpr size_t huge = size_t(2) << 20, large = size_t(1) << 20;
+    static const size_t page = size_t(sysconf(_SC_PAGESIZE));
     if (bytes < large) {
         auto* p = new (std::align_val_t(64)) uint8_t[bytes + kPadding]();
         return {p, [](uint8_t* q) { ::operator delete[](q, std::align_val_t(64)); }};
     }
-    size_t length = (bytes + kPadding + 4095) & ~size_t(4095);
+    size_t length = (bytes + kPadding + page - 1) & ~(page - 1);
     void* raw = mmap(nullptr, length + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) throw std::bad_alloc();
     auto start = reinterpret_cast<uintptr_t>(raw), aligned = (start + huge - 1) & ~(huge - 1);

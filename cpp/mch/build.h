@@ -23,13 +23,14 @@ struct Entries {
     size_t size() const { return id.size(); }
 };
 
-// Stable sort of `items` by the `bits` lowest bits of key(item); bytes that all keys share are skipped.
+// Stable sort of `items` by the lowest `bits` bits of key(item), `digit` bits a pass; passes in which
+// all keys agree are skipped.
 template <class T, class Key>
-void radix_sort(std::vector<T>& items, int bits, Key key) {
+void radix_sort(std::vector<T>& items, int bits, int digit, Key key) {
     std::vector<T> other(items.size());
-    constexpr int digit = 11;
+    std::vector<uint32_t> at;
     for (int shift = 0; shift < bits; shift += digit) {
-        std::array<uint32_t, (1 << digit) + 1> at{};
+        at.assign((size_t(1) << digit) + 1, 0);
         const uint64_t mask = (uint64_t(1) << std::min(digit, bits - shift)) - 1;
         for (const T& x : items) ++at[((uint64_t(key(x)) >> shift) & mask) + 1];
         if (std::any_of(at.begin(), at.end(), [&](uint32_t c) { return c == items.size(); })) continue;
@@ -56,10 +57,17 @@ inline std::vector<int64_t> distinct_ids(const std::vector<int64_t>& ids, std::v
         };
         std::vector<Item> items(ids.size());
         for (size_t i = 0; i < ids.size(); ++i) items[i] = {uint64_t(ids[i]) ^ (uint64_t(1) << 63), uint32_t(i)};
-        radix_sort(items, 64, [](const Item& x) { return x.key; });
+        radix_sort(items, 64, 11, [](const Item& x) { return x.key; });
         for (const Item& x : items) append(ids[x.index], x.index);
     }
     return distinct;
+}
+
+// The probing bitmap has 2^this bits: 6 to 12 a code, so that most probes of empty buckets end at one.
+inline int bitmap_bits(size_t n_codes) {
+    int bits = 6;
+    while (bits < 32 && (uint64_t(1) << bits) < n_codes * 6) ++bits;
+    return bits;
 }
 
 template <class C>
@@ -77,12 +85,14 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     }
 
     // Entries in the order of their codes' hashes, equal codes together, equal entries once.
+    // Only as much of a hash is used as a bitmap for all entries would need.
+    const int hash_bits = bitmap_bits(n);
     struct Item {
         uint32_t index, hash;
     };
     std::vector<Item> items(n);
-    for (size_t i = 0; i < n; ++i) items[i] = {uint32_t(i), hash(in.code[i])};
-    radix_sort(items, 32, [](const Item& x) { return x.hash; });
+    for (size_t i = 0; i < n; ++i) items[i] = {uint32_t(i), uint32_t(uint64_t(hash(in.code[i])) >> (32 - hash_bits))};
+    radix_sort(items, hash_bits, (hash_bits + 1) / 2, [](const Item& x) { return x.hash; });
 
     std::vector<C> code;                        // distinct, in hash order
     std::vector<uint32_t> code_hash, code_end;  // by distinct code; entries end here
@@ -151,13 +161,12 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
         for (uint32_t i = 0; i < n_buckets; ++i) plane[bucket[i]] = code[i].w[j];
     }
 
-    // The probing bitmap: 6 to 12 bits a code, so that most probes of empty buckets end at one bit.
-    seg->hash_bits = 6;
-    while (seg->hash_bits < 32 && (uint64_t(1) << seg->hash_bits) < uint64_t(n_buckets) * 6) ++seg->hash_bits;
+    // The probing bitmap.
+    seg->hash_bits = uint32_t(bitmap_bits(n_buckets));
     std::vector<uint64_t> position(n_buckets);
     uint64_t free = 0;
     for (uint32_t i = 0; i < n_buckets; ++i) {
-        position[i] = std::max(free, uint64_t(code_hash[i]) >> (32 - seg->hash_bits));
+        position[i] = std::max(free, uint64_t(code_hash[i]) >> (uint32_t(hash_bits) - seg->hash_bits));
         free = position[i] + 1;
     }
     size_t n_words = ((std::max(free, uint64_t(1) << seg->hash_bits) >> 6) + 8) & ~size_t(7);

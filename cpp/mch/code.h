@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace mch {
@@ -58,6 +59,12 @@ struct Code {
     static Code load(const uint8_t* bytes, int n_bytes) {
         constexpr int per_word = int(sizeof(Word));
         Code c{};
+        if (n_bytes == int(sizeof(Code))) {
+            std::memcpy(c.w, bytes, sizeof(Code));
+            for (Word& word : c.w)
+                word = per_word == 8 ? Word(__builtin_bswap64(word)) : Word(__builtin_bswap32(uint32_t(word)));
+            return c;
+        }
         for (int i = 0; i < n_bytes; ++i) c.w[i / per_word] |= Word(bytes[i]) << (word_bits - 8 - 8 * (i % per_word));
         return c;
     }

@@ -12,6 +12,7 @@ namespace mch {
 
 constexpr double kProbeCost = 6.0;   // a flip: a bit that is seldom in the cache
 constexpr double kCodeCost = 0.09;   // a word of a code in a scan
+constexpr double kReadCost = 0.33;   // reading that word from memory, once for all queries of a block
 constexpr double kPivotCost = 0.15;  // a word of a pivot
 constexpr double kGroupCost = 40.0;  // a group that is in reach
 constexpr double kCellCost = 35.0;   // a cell of the substring index: some lines of memory
@@ -40,25 +41,29 @@ class UniformBall {
 // nothing to do with it. Which of the two shows on the way; costs of both are in the plan.
 template <class C>
 struct Plan {
-    bool grouped;  // there are clusters to be near to
+    bool near;         // clusters are large enough to hold K
     int probe_radius;  // flips up to here before anything else
     int guess[2];      // distances within which K are expected among loose codes, likely and safe
     double scan_near, scan_far, substring_near, substring_far;
 
-    Plan(const Segment<C>& seg, uint64_t k) {
-        grouped = seg.n_groups > 0;
+    // For the K nearest of queries that come `together` in a block.
+    Plan(const Segment<C>& seg, uint64_t k, size_t together) {
+        near = seg.n_groups && double(k) * seg.n_groups <= 4.0 * seg.n_entries;
         const double loose = seg.n_buckets - seg.loose_begin();
         const UniformBall among_loose(seg.bits, loose), among_all(seg.bits, seg.n_entries);
         guess[0] = among_loose.radius_of(1.2 * double(k));
         guess[1] = among_loose.radius_of(16.0 * double(k));
 
         const int far = among_all.radius_of(double(k));
-        scan_near = seg.n_groups * kPivotCost * C::words + loose * kCodeCost * C::words;
+        const bool cached = loose * sizeof(C) < 1 << 20;
+        const double code_cost = kCodeCost + (cached ? 0 : kReadCost / double(together));
+        scan_near = (seg.n_groups * kPivotCost + loose * code_cost) * C::words;
         scan_far = scan_near;
-        if (grouped) {
-            double radius = 0;
-            for (uint32_t g = 0; g < seg.n_groups; g += 16) radius += 16.0 * seg.group_radius[g] / seg.n_groups;
-            scan_far += UniformBall(seg.bits, seg.n_groups).within(far + int(radius)) * kGroupCost;
+        if (seg.n_groups) {
+            constexpr uint32_t samples = 64;
+            int radius = 0;
+            for (uint32_t i = 0; i < samples; ++i) radius += seg.group_radius[uint64_t(seg.n_groups) * i / samples];
+            scan_far += UniformBall(seg.bits, seg.n_groups).within(far + radius / int(samples)) * kGroupCost;
         }
         const int m = SubstringIndex<C>::window_count(seg.bits, seg.n_buckets);
         substring_near = substring_far = 0;
@@ -73,7 +78,7 @@ struct Plan {
             ++probe_radius;
     }
 
-    bool substring_pays_near() const { return grouped && substring_near < 0.6 * scan_near; }
+    bool substring_pays_near() const { return near && substring_near < 0.6 * scan_near; }
     bool substring_pays_far() const { return substring_far < 0.8 * scan_far; }
     bool substring_pays() const { return substring_pays_near() || substring_pays_far(); }
     double substring_budget() const { return substring_pays_far() ? scan_far : substring_near; }

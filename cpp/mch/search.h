@@ -33,6 +33,7 @@ class Searcher {
     // where it is there (always, when that strategy is forced).
     void run(Task<C>* tasks, size_t n, const std::vector<View<C>>& parts, const std::vector<Plan<C>>& plans,
              const LinearHash& hash, Strategy strategy) {
+        n_waiting_ = 0;  // an earlier search may have ended in want of memory
         for (uint32_t p = 0; p < parts.size(); ++p) {
             const View<C>& part = parts[p];
             pending_.clear();
@@ -227,7 +228,8 @@ class Searcher {
             for (Task<C>* t : pending_) t->guess = pass < 2 ? plan.guess[pass] : seg.bits;
             for (size_t at = seg.loose_begin(); at < seg.n_buckets; at += chunk)
                 for (Task<C>* t : pending_)
-                    scan_range(*t, part, p, at, std::min<size_t>(seg.n_buckets, at + chunk), t->guess);
+                    if (t->guess > t->complete)
+                        scan_range(*t, part, p, at, std::min<size_t>(seg.n_buckets, at + chunk), t->guess);
             std::erase_if(pending_, [&](Task<C>* t) { return t->found.bound() <= t->guess; });
             for (Task<C>* t : pending_) t->complete = std::max(t->complete, t->guess);
         }

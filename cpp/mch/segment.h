@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "array.h"
@@ -71,10 +70,12 @@ class SubstringIndex;
 // Built when first wanted, and shared by copies of a segment: it depends on the codes alone.
 template <class C>
 struct LazySubstring {
-    std::mutex building;
-    std::shared_ptr<const SubstringIndex<C>> owned;  // guarded by `building`
     std::atomic<const SubstringIndex<C>*> index{nullptr};
-    std::atomic<double> missed{0};  // nanoseconds that having it would have saved so far
+    std::atomic<bool> failed{false};  // for want of memory: not tried again unasked
+    std::atomic<double> missed{0};    // nanoseconds that having it would have saved so far
+
+    LazySubstring() = default;
+    ~LazySubstring() { delete index.load(); }
 };
 
 template <class C>
@@ -116,7 +117,6 @@ struct Segment {
     Planes<C> pivots() const { return planes(pivot); }
     uint32_t loose_begin() const { return shell_start[shell_start.size() - 1]; }
     uint32_t start(uint32_t bucket) const { return bucket_start.empty() ? bucket : bucket_start[bucket]; }
-    uint32_t size(uint32_t bucket) const { return start(bucket + 1) - start(bucket); }
     uint8_t region_of(uint32_t entry) const { return region.empty() ? 0 : region[entry]; }
     bool is_primary(uint32_t entry) const { return primary.empty() || test_bit(primary.data(), entry); }
     uint64_t codes_of(uint32_t slot) const { return codes_of_image.size() ? codes_of_image[slot] : 1; }

@@ -17,6 +17,7 @@ namespace {
 constexpr char kMagic[8] = {'M', 'C', 'H', 'T', 'A', 'B', 'L', 'E'};
 constexpr uint32_t kVersion = 1;
 constexpr size_t kAlign = 64;
+constexpr uint32_t kMostParts = 1024;  // a table merges long before it has so many
 
 struct Header {
     char magic[8];
@@ -121,9 +122,9 @@ void save_snapshot(const std::string& path, int bits, const State<C>& state) {
 
     static std::atomic<uint64_t> serial{0};
     const std::string temporary = path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(serial++);
+    Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+    if (file.fd < 0) fail(path);
     try {
-        Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
-        if (file.fd < 0) fail(path);
         write_all(file.fd, head.data(), head.size(), path);
         for (const Section& s : sections) {
             write_all(file.fd, s.data, s.record.bytes, path);
@@ -145,7 +146,7 @@ void save_snapshot(const std::string& path, int bits, const State<C>& state) {
 // ------------------------------------------------------------------------------------------ reading
 
 SnapshotFile::SnapshotFile(const std::string& path, bool mmap) : path_(path) {
-    Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    Descriptor file{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};  // a pipe must not block
     if (file.fd < 0) fail(path);
     struct stat info;
     if (::fstat(file.fd, &info) < 0) fail(path);
@@ -154,9 +155,24 @@ SnapshotFile::SnapshotFile(const std::string& path, bool mmap) : path_(path) {
         fail(path);
     }
     size_ = size_t(info.st_size);
-    char magic[8] = {};
-    if (::pread(file.fd, magic, 8, 0) < 8 || std::memcmp(magic, kMagic, 8) != 0)
+    Header h{};
+    const ssize_t got = ::pread(file.fd, &h, sizeof h, 0);
+    if (got < 0) fail(path);
+    if (got < 8 || std::memcmp(h.magic, kMagic, 8) != 0)
         throw NotASnapshot(path + " is not a table that mchindex saved");
+    if (size_t(got) < sizeof h) throw SnapshotDamaged(path + " is cut short");
+    if (h.version > kVersion)
+        throw SnapshotVersion(path + " has format version " + std::to_string(h.version) +
+                              ", this mchindex reads up to " + std::to_string(kVersion) + ": upgrade mchindex");
+    if (h.file_size != size_)
+        throw SnapshotDamaged(path + " has " + std::to_string(size_) + " bytes where " + std::to_string(h.file_size) +
+                              " were written");
+    const uint64_t directory =
+        h.n_parts * uint64_t(sizeof(PartRecord)) + h.n_sections * uint64_t(sizeof(SectionRecord));
+    const uint64_t head = (sizeof(Header) + directory + kAlign - 1) / kAlign * kAlign;
+    if (head > size_ || h.n_parts > kMostParts)
+        throw SnapshotDamaged(path + ": the directory does not fit into the file");
+
     if (mmap) {
         void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
         if (p == MAP_FAILED) fail(path);
@@ -173,21 +189,10 @@ SnapshotFile::SnapshotFile(const std::string& path, bool mmap) : path_(path) {
         }
     }
 
-    Header h;
-    if (size_ < sizeof h) throw SnapshotDamaged(path + " is cut short");
-    std::memcpy(&h, data_.get(), sizeof h);
-    if (h.version > kVersion)
-        throw SnapshotVersion(path + " has format version " + std::to_string(h.version) +
-                              ", this mchindex reads up to " + std::to_string(kVersion) + ": upgrade mchindex");
-    if (h.file_size != size_)
-        throw SnapshotDamaged(path + " has " + std::to_string(size_) + " bytes where " + std::to_string(h.file_size) +
-                              " were written");
-    const uint64_t directory =
-        h.n_parts * uint64_t(sizeof(PartRecord)) + h.n_sections * uint64_t(sizeof(SectionRecord));
-    const uint64_t head = (sizeof(Header) + directory + kAlign - 1) / kAlign * kAlign;
-    if (head > size_) throw SnapshotDamaged(path + ": the directory does not fit into the file");
     std::vector<uint8_t> bytes(data_.get(), data_.get() + head);
-    Header blank = h;
+    Header blank;
+    std::memcpy(&blank, bytes.data(), sizeof blank);
+    if (std::memcmp(&blank, &h, sizeof h) != 0) throw SnapshotDamaged(path + " changed while it was read");
     blank.checksum = 0;
     std::memcpy(bytes.data(), &blank, sizeof blank);
     if (checksum(bytes.data(), bytes.size()) != h.checksum)
@@ -220,8 +225,9 @@ void list_checks(const Segment<C>& s, uint32_t n_dead, const Bitmap* dead, std::
         return ok;
     };
     checks.push_back([=, &s] {
+        bool ok = u > 0 && u <= n && n <= UINT32_MAX / 2 && m > 0 && m <= n && g <= u;
+        if (!ok || s.hash_bits < 6 || s.hash_bits > 32) return false;
         const size_t bitmap = ((size_t(1) << s.hash_bits) + 63) / 64;
-        bool ok = u > 0 && u <= n && m > 0 && m <= n && g <= u && s.hash_bits >= 6 && s.hash_bits <= 32;
         for (auto& plane : s.code) ok &= plane.size() == u;
         for (auto& plane : s.pivot) ok &= plane.size() == g;
         ok &= s.group_shell.size() == size_t(g) + 1 && s.group_radius.size() == g;
@@ -235,6 +241,17 @@ void list_checks(const Segment<C>& s, uint32_t n_dead, const Bitmap* dead, std::
         ok &= s.id.first.size() == (size_t(m) + 63) / 64 && s.id.offset.size() == m;
         ok &= n_dead <= m && (n_dead == 0 || dead);
         ok &= !dead || dead->size() == (size_t(m) + 63) / 64;
+        return ok;
+    });
+    checks.push_back([=] {
+        uint64_t set = 0;
+        if (dead)
+            for (uint64_t word : *dead) set += uint64_t(std::popcount(word));
+        return set == n_dead;
+    });
+    checks.push_back([=, &s] {
+        bool ok = s.id.first.size() == (s.id.size() + IdList::block - 1) / IdList::block;
+        for (size_t i = 1; ok && i < s.id.size(); ++i) ok = s.id[i - 1] < s.id[i];
         return ok;
     });
     // The rest relies on the sizes, so it looks at arrays only as far as they reach.
@@ -272,15 +289,22 @@ std::shared_ptr<State<C>> SnapshotFile::read() const {
         std::memcpy(sections.data(), directory + parts.size() * sizeof(PartRecord),
                     sections.size() * sizeof(SectionRecord));
 
+    // Sections lie one behind the other and fill the file, so that none is read twice.
     std::vector<std::function<bool()>> checks;
+    uint64_t end =
+        (sizeof h + parts.size() * sizeof(PartRecord) + sections.size() * sizeof(SectionRecord) + kAlign - 1) / kAlign *
+        kAlign;
     for (const SectionRecord& s : sections) {
-        if (s.offset % kAlign || s.offset > size_ || s.bytes > size_ || padded(s.bytes) > size_ - s.offset)
-            refuse("a section lies outside the file");
+        if (s.offset != end || s.bytes > size_ || padded(s.bytes) > size_ - s.offset)
+            refuse("a section lies where none can be");
+        end += padded(s.bytes);
         checks.push_back([this, &s] {
             const uint8_t* p = data_.get() + s.offset;
             return checksum(p + s.bytes, padded(s.bytes) - s.bytes, checksum(p, s.bytes)) == s.checksum;
         });
     }
+
+    if (end != size_) refuse("there are bytes of no section");
 
     size_t next = 0;
     auto take = [&]() -> const SectionRecord& {
@@ -318,7 +342,7 @@ std::shared_ptr<State<C>> SnapshotFile::read() const {
         for (size_t i; (i = at++) < checks.size();)
             if (!checks[i]()) sound = false;
     });
-    if (!sound) refuse("its content does not match its checksums");
+    if (!sound) refuse("its content is damaged");
     return state;
 }
 

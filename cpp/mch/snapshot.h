@@ -4,8 +4,8 @@
 //   directory  a record a part, then a record a section: offset, bytes, width, checksum
 //   sections   the arrays, in the order of Segment::for_each_array, each followed by padding
 //
-// A file is written beside its name, synced, and renamed into place. A reader believes nothing:
-// checksums tell accidents, and every index that a search will follow is checked against its range.
+// A file is written beside its name, synced, and renamed into place. Checksums tell accidents; and
+// since they can be forged, every index that a search will follow is checked against its range.
 #pragma once
 
 #include <cstdint>

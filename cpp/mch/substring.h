@@ -103,18 +103,17 @@ class SubstringIndex {
     std::vector<Window> window_;
 };
 
-// The segment's index, built by the caller if need be.
+// The segment's index, built by the caller if need be. No lock is held meanwhile: of two that build,
+// one builds in vain, and a process forked meanwhile waits for nobody.
 template <class C>
 const SubstringIndex<C>& substring_index(const Segment<C>& seg) {
-    auto& lazy = *seg.substring;
-    if (!lazy.index.load(std::memory_order_acquire)) {
-        std::lock_guard lock(lazy.building);
-        if (!lazy.owned) {
-            lazy.owned = std::make_shared<const SubstringIndex<C>>(seg);
-            lazy.index.store(lazy.owned.get(), std::memory_order_release);
-        }
+    auto& there = seg.substring->index;
+    const SubstringIndex<C>* index = there.load(std::memory_order_acquire);
+    if (!index) {
+        auto built = std::make_unique<const SubstringIndex<C>>(seg);
+        if (there.compare_exchange_strong(index, built.get(), std::memory_order_acq_rel)) index = built.release();
     }
-    return *lazy.index.load(std::memory_order_acquire);
+    return *index;
 }
 
 }  // namespace mch

@@ -15,6 +15,7 @@ template <class C>
 struct Workspace {
     Searcher<C> searcher;
     Task<C> tasks[Searcher<C>::block];
+    Answerer<C> answerer;
 };
 template <class C>
 [[gnu::noinline]] Workspace<C>& workspace() {
@@ -28,9 +29,10 @@ template <class C>
 template <class C>
 bool wants_index(const Segment<C>& seg) {
     constexpr uint32_t large = 1 << 20;
-    if (seg.substring->index.load()) return false;
+    if (seg.substring->index.load() || seg.substring->failed) return false;
     const double build = kBuildCost * SubstringIndex<C>::window_count(seg.bits, seg.n_buckets) * seg.n_buckets;
-    return seg.substring->missed > build / 16 || (seg.n_buckets > large && Plan<C>(seg, 10).substring_pays());
+    return seg.substring->missed > build / 16 ||
+           (seg.n_buckets > large && Plan<C>(seg, 10, Searcher<C>::block).substring_pays());
 }
 
 }  // namespace
@@ -50,7 +52,7 @@ struct Table<C>::Scope {
 };
 
 template <class C>
-typename Table<C>::Scope Table<C>::scope(const SearchOptions& o) const {
+typename Table<C>::Scope Table<C>::scope(size_t n, const SearchOptions& o) const {
     Scope s;
     s.state = state();
     s.n_images = s.state->n_images, s.n_codes = s.state->n_codes;
@@ -107,21 +109,17 @@ typename Table<C>::Scope Table<C>::scope(const SearchOptions& o) const {
     s.k = whole ? std::min(o.k, s.n_images) : o.k;
     if (s.n_images == 0) s.parts.clear();
     for (const View<C>& v : s.parts) {
-        s.plans.emplace_back(*v.seg, std::max<uint64_t>(s.k, 1));
+        s.plans.emplace_back(*v.seg, std::max<uint64_t>(s.k, 1), std::clamp<size_t>(n, 1, Searcher<C>::block));
         s.several |= !v.seg->primary.empty();
     }
     return s;
 }
 
 // Collects the answers to all queries, in blocks that threads take in turn, and calls
-// finish(query number, task) on the thread that has it.
+// finish(query number, task, answerer) on the thread that has it.
 template <class C>
 template <class Finish>
 void Table<C>::run(const uint8_t* codes, size_t n, const Scope& s, const SearchOptions& o, Finish&& finish) const {
-    struct Workspace {
-        Searcher<C> searcher;
-        Task<C> tasks[Searcher<C>::block];
-    };
     if (!n) return;
     const int n_bytes = bits_ / 8;
     double cost = 0;  // of a query, roughly
@@ -131,7 +129,9 @@ void Table<C>::run(const uint8_t* codes, size_t n, const Scope& s, const SearchO
     // Waking a thread takes some ten microseconds; give each enough to do.
     int threads = o.threads ? o.threads : usable_cores();
     threads = int(std::clamp(cost * double(n) / 5e4, 1.0, double(std::min<size_t>(size_t(threads), n))));
-    const size_t block = std::clamp<size_t>(n / (4 * size_t(threads)), 1, Searcher<C>::block);
+    // What a block finds should stay in the cache until it is answered.
+    const size_t most = std::clamp<uint64_t>(16384 / std::max<uint64_t>(s.k, 1), 8, Searcher<C>::block);
+    const size_t block = std::clamp<size_t>(n / (4 * size_t(threads)), 1, most);
     std::atomic<size_t> next{0};
     parallel(threads, [&] {
         auto& work = workspace<C>();
@@ -144,7 +144,11 @@ void Table<C>::run(const uint8_t* codes, size_t n, const Scope& s, const SearchO
                 t.found.start(s.k, s.limits.radius);
             }
             work.searcher.run(work.tasks, count, s.parts, s.plans, hash_, o.strategy);
-            for (size_t i = 0; i < count; ++i) finish(begin + i, work.tasks[i]);
+            for (size_t i = 0; i < count; ++i) {
+                finish(begin + i, work.tasks[i], work.answerer);
+                work.tasks[i].found.trim();
+                work.answerer.trim();
+            }
         }
     });
     // An index that would have paid for itself by now is built for the queries to come.
@@ -156,16 +160,16 @@ void Table<C>::run(const uint8_t* codes, size_t n, const Scope& s, const SearchO
 
 template <class C>
 void Table<C>::search(const uint8_t* codes, size_t n, const SearchOptions& o, const SearchRows& out) const {
-    const Scope s = scope(o);
-    run(codes, n, s, o, [&](size_t q, Task<C>& t) {
+    const Scope s = scope(n, o);
+    run(codes, n, s, o, [&](size_t q, const Task<C>& t, Answerer<C>& answerer) {
         size_t at = q * o.k;
         const size_t end = at + o.k;
-        auto a =
-            t.found.finish(t.query, s.parts, s.several, s.limits, bits_, [&](int64_t id, int distance, uint8_t region) {
-                out.ids[at] = id;
-                out.distances[at] = distance;
-                out.regions[at++] = region;
-            });
+        auto a = answerer.finish(t.found, t.query, s.parts, s.several, s.limits, bits_,
+                                 [&](int64_t id, int distance, uint8_t region) {
+                                     out.ids[at] = id;
+                                     out.distances[at] = distance;
+                                     out.regions[at++] = region;
+                                 });
         for (; at < end; ++at) out.ids[at] = out.distances[at] = out.regions[at] = -1;
         if (a.count < o.k) {  // the rest of the space was visited in vain
             a.buckets = s.limits.buckets;
@@ -182,11 +186,11 @@ void Table<C>::search(const uint8_t* codes, size_t n, const SearchOptions& o, co
 
 template <class C>
 std::vector<std::vector<RangeHit>> Table<C>::within(const uint8_t* codes, size_t n, const SearchOptions& o) const {
-    const Scope s = scope(o);
+    const Scope s = scope(n, o);
     std::vector<std::vector<RangeHit>> hits(n);
-    run(codes, n, s, o, [&](size_t q, Task<C>& t) {
-        t.found.finish(t.query, s.parts, s.several, s.limits, bits_,
-                       [&](int64_t id, int distance, uint8_t region) { hits[q].push_back({id, distance, region}); });
+    run(codes, n, s, o, [&](size_t q, const Task<C>& t, Answerer<C>& answerer) {
+        answerer.finish(t.found, t.query, s.parts, s.several, s.limits, bits_,
+                        [&](int64_t id, int distance, uint8_t region) { hits[q].push_back({id, distance, region}); });
     });
     return hits;
 }
@@ -447,49 +451,66 @@ std::vector<size_t> Table<C>::pick(const Parts& parts) const {
     return {idle.begin() + long(first), idle.end()};
 }
 
+// Never throws: what is not scheduled now is scheduled after the next change.
 template <class C>
 void Table<C>::schedule() const {
     Workers* background = &Workers::background();
     if (scheduled_.exchange(background) == background) return;
-    auto weak = std::const_pointer_cast<Table>(this->shared_from_this());
-    background->post(
-        [table = std::weak_ptr<Table>(weak)] {
-            if (auto t = table.lock()) t->maintain();
-        },
-        1);
+    auto self = std::const_pointer_cast<Table>(this->shared_from_this());
+    try {
+        background->post(
+            [weak = std::weak_ptr<Table>(self)] {
+                if (auto table = weak.lock()) table->maintain();
+            },
+            1);
+    } catch (...) {
+        scheduled_ = nullptr;
+    }
 }
 
 // On the background thread: merges while there is something to merge, then builds the indexes that
-// searches have missed.
+// searches have missed. Where memory does not suffice the table stays as it is.
 template <class C>
 void Table<C>::maintain() {
     scheduled_ = nullptr;
-    for (;;) {
-        Parts before;
-        {
-            std::lock_guard lock(write_);
-            auto now = state();
-            before = select(now->parts, pick(now->parts));
-            if (before.empty()) break;
-            for (const Part<C>& p : before) busy_.push_back(p.seg.get());
-        }
-        Part<C> merged;
-        std::exception_ptr error;
-        try {
-            merged = merge(before);
-        } catch (...) {
-            error = std::current_exception();
-        }
-        std::lock_guard lock(write_);
-        std::erase_if(busy_, [&](const Segment<C>* s) {
-            return std::any_of(before.begin(), before.end(), [&](const Part<C>& p) { return p.seg.get() == s; });
-        });
-        if (error) return;  // out of memory: the table is as it was, and tries again after the next change
-        take_over(before, std::move(merged));
+    try {
+        while (merge_some()) continue;
+    } catch (...) {
     }
     const auto now = state();
-    for (const Part<C>& p : now->parts)
-        if (wants_index(*p.seg)) substring_index(*p.seg);
+    for (const Part<C>& p : now->parts) {
+        if (!wants_index(*p.seg)) continue;
+        try {
+            substring_index(*p.seg);
+        } catch (...) {
+            p.seg->substring->failed = true;
+        }
+    }
+}
+
+// Merges the parts that ought to be one, while others add and remove. False: there are none.
+template <class C>
+bool Table<C>::merge_some() {
+    Parts before;
+    {
+        std::lock_guard lock(write_);
+        busy_.clear();  // only this thread sets it; a forked process inherits it without the thread
+        auto now = state();
+        before = select(now->parts, pick(now->parts));
+        for (const Part<C>& p : before) busy_.push_back(p.seg.get());
+    }
+    if (before.empty()) return false;
+    try {
+        Part<C> merged = merge(before);
+        std::lock_guard lock(write_);
+        busy_.clear();
+        take_over(before, std::move(merged));
+    } catch (...) {
+        std::lock_guard lock(write_);
+        busy_.clear();
+        throw;
+    }
+    return true;
 }
 
 // Puts `merged` in the place of the parts it was made of, with what was removed from them since. Where
@@ -510,9 +531,10 @@ void Table<C>::take_over(const Parts& before, Part<C> merged) {
         if (now->dead == old.dead) continue;
         for (uint32_t slot = 0; slot < old.seg->n_images; ++slot)
             if (test_bit(now->dead->data(), slot) && !(old.dead && test_bit(old.dead->data(), slot))) {
-                size_t at = size_t(merged.seg->id.find(old.seg->id[slot]));
-                merged.n_dead += !test_bit(dead->data(), at);
-                set_bit(dead->data(), at);
+                const int64_t at = merged.seg->id.find(old.seg->id[slot]);
+                if (at < 0) continue;
+                merged.n_dead += !test_bit(dead->data(), size_t(at));
+                set_bit(dead->data(), size_t(at));
             }
     }
     if (merged.n_dead) merged.dead = dead;

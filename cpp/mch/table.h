@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "answer.h"
 #include "build.h"
 #include "search.h"
 #include "workers.h"
@@ -120,7 +121,7 @@ class Table final : public AnyTable, public std::enable_shared_from_this<Table<C
         return state_;
     }
     void publish(std::shared_ptr<State<C>> next);
-    Scope scope(const SearchOptions&) const;
+    Scope scope(size_t n_queries, const SearchOptions&) const;
     template <class Finish>
     void run(const uint8_t* codes, size_t n, const Scope&, const SearchOptions&, Finish&& finish) const;
 
@@ -134,6 +135,7 @@ class Table final : public AnyTable, public std::enable_shared_from_this<Table<C
     std::vector<size_t> pick(const Parts&) const;
     void schedule() const;
     void maintain();
+    bool merge_some();
     void take_over(const Parts& before, Part<C> merged);
 
     const int bits_;

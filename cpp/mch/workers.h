@@ -21,10 +21,18 @@ class Workers {
     static Workers& parallel_pool() { return *slot(0); }
     static Workers& background() { return *slot(1); }
 
+    // Runs `work`, which must not throw, on one of at most `threads` threads. Throws if there is none.
     void post(std::function<void()> work, int threads) {
         std::lock_guard lock(mutex_);
         queue_.push_back(std::move(work));
-        for (; count_ < threads && count_ < most; ++count_) std::thread([this] { run(); }).detach();
+        try {
+            for (; count_ < threads && count_ < most; ++count_) std::thread([this] { run(); }).detach();
+        } catch (...) {  // the system gives no more threads; those there are will do
+            if (!count_) {
+                queue_.pop_back();
+                throw;
+            }
+        }
         wake_.notify_one();
     }
 
@@ -72,26 +80,26 @@ inline void parallel(int threads, const std::function<void()>& body) {
         std::exception_ptr error;
     };
     auto job = std::make_shared<Job>();
-    threads = std::min(threads, Workers::most);
-    for (int i = 1; i < threads; ++i)
-        Workers::parallel_pool().post(
-            [job, &body] {
-                {
-                    std::lock_guard lock(job->mutex);
-                    if (job->closed) return;  // too late: `body` may be gone
-                    ++job->running;
-                }
-                std::exception_ptr error;
-                try {
-                    body();
-                } catch (...) {
-                    error = std::current_exception();
-                }
-                std::lock_guard lock(job->mutex);
-                if (error) job->error = error;
-                if (--job->running == 0) job->done.notify_all();
-            },
-            threads - 1);
+    auto help = [job, &body] {
+        {
+            std::lock_guard lock(job->mutex);
+            if (job->closed) return;  // too late: `body` may be gone
+            ++job->running;
+        }
+        std::exception_ptr error;
+        try {
+            body();
+        } catch (...) {
+            error = std::current_exception();
+        }
+        std::lock_guard lock(job->mutex);
+        if (error) job->error = error;
+        if (--job->running == 0) job->done.notify_all();
+    };
+    try {
+        for (int i = 1; i < std::min(threads, Workers::most); ++i) Workers::parallel_pool().post(help, threads - 1);
+    } catch (...) {  // no threads to be had: this one does the work
+    }
     std::exception_ptr error;
     try {
         body();

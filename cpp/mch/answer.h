@@ -1,0 +1,200 @@
+// The answer to a query: what its collector holds, in order, every image once.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "collect.h"
+
+namespace mch {
+
+// How far a search may go: buckets up to `radius`, at that radius only up to `last_mask`.
+template <class C>
+struct Limits {
+    int radius;
+    bool cut = false;  // last_mask counts
+    C last_mask{};
+    uint64_t buckets;  // that these limits allow
+};
+
+struct Answer {
+    uint64_t count = 0, candidates = 0, buckets = 0;
+    int radius = 0;
+};
+
+// Ids met so far; emptied in constant time.
+class SeenIds {
+  public:
+    void clear() {
+        if (++epoch_ == 0) std::fill(cell_.begin(), cell_.end(), Cell{}), epoch_ = 1;
+        used_ = 0;
+    }
+    bool insert(int64_t id) {  // false: was there
+        if (cell_.size() < 2 * (used_ + 1)) grow();
+        Cell& c = find(id);
+        if (c.epoch == epoch_) return false;
+        c = {id, epoch_};
+        ++used_;
+        return true;
+    }
+
+  private:
+    struct Cell {
+        int64_t id = 0;
+        uint32_t epoch = 0;
+    };
+    Cell& find(int64_t id) {
+        size_t mask = cell_.size() - 1, at = size_t(uint64_t(id) * 0x9e3779b97f4a7c15 >> 20) & mask;
+        while (cell_[at].epoch == epoch_ && cell_[at].id != id) at = (at + 1) & mask;
+        return cell_[at];
+    }
+    void grow() {
+        std::vector<Cell> old(std::max<size_t>(64, cell_.size() * 2));
+        old.swap(cell_);
+        for (const Cell& c : old)
+            if (c.epoch == epoch_) find(c.id) = c;
+    }
+    std::vector<Cell> cell_;
+    size_t used_ = 0;
+    uint32_t epoch_ = 1;
+};
+
+// Makes answers. Its memory is used again by the next.
+template <class C>
+class Answerer {
+  public:
+    // emit(id, distance, region) for each of at most K images in order. `several`: images may have
+    // more than one code.
+    template <class Emit>
+    Answer finish(const Collector<C>& found, const C& query, const std::vector<View<C>>& parts, bool several,
+                  const Limits<C>& limits, int bits, Emit&& emit) {
+        Answer answer;
+        k_ = found.k();
+        if (several) seen_.clear();
+        chosen_.clear();
+        sort_by_distance(found, query, parts);
+        for (size_t d = 0, begin = 0; d <= size_t(found.bound()) && chosen_.size() < k_; begin = end_[d++]) {
+            const size_t end = end_[d];
+            // Sorted a stretch at a time: of the last radius often only the first few are needed.
+            uint64_t stretch = std::max<uint64_t>(k_ - chosen_.size(), 16);
+            for (size_t sorted = begin; begin < end && chosen_.size() < k_;) {
+                if (begin == sorted) {
+                    sorted = sort_stretch(begin, begin + std::min<uint64_t>(end - begin, stretch), end, parts);
+                    stretch += std::min<uint64_t>(stretch, end);
+                }
+                const C mask = keyed_[begin].mask;
+                if (limits.cut && int(d) == limits.radius && limits.last_mask.before(mask)) break;
+                size_t run = begin + 1;
+                while (run < sorted && keyed_[run].mask == mask) ++run;
+                choose(begin, run, int(d), parts, several, answer);
+                if (chosen_.size() == k_) {
+                    answer.buckets = bucket_rank(mask, bits);
+                    answer.radius = int(d);
+                }
+                begin = run;
+            }
+        }
+        constexpr size_t ahead = 16;
+        for (size_t i = 0; i < chosen_.size(); ++i) {
+            if (i + ahead < chosen_.size()) parts[chosen_[i + ahead].part].seg->id.prefetch(chosen_[i + ahead].image);
+            const Chosen& c = chosen_[i];
+            emit(parts[c.part].seg->id[c.image], int(c.distance), c.region);
+        }
+        answer.count = chosen_.size();
+        if (answer.count < k_) {
+            answer.buckets = limits.buckets;
+            answer.radius = limits.radius;
+        }
+        return answer;
+    }
+
+    // Gives back the memory of an unusually large answer.
+    void trim() {
+        if (keyed_.capacity() + chosen_.capacity() + merged_.capacity() > Collector<C>::kept_between_searches)
+            *this = Answerer();
+    }
+
+  private:
+    struct Keyed {
+        C mask;
+        uint32_t bucket, part;
+    };
+    struct Chosen {
+        uint32_t image;
+        uint16_t part, distance;
+        uint8_t region;
+    };
+
+    void sort_by_distance(const Collector<C>& found, const C& query, const std::vector<View<C>>& parts) {
+        const auto& hits = found.hits();
+        const int bound = found.bound();
+        std::fill_n(end_, bound + 2, 0);
+        for (const auto& h : hits)
+            if (h.distance <= bound) ++end_[h.distance + 1];
+        for (int d = 0; d <= bound; ++d) end_[d + 1] += end_[d];
+        keyed_.resize(end_[bound + 1]);
+        constexpr size_t ahead = 16;
+        for (size_t i = 0; i < hits.size(); ++i) {
+            if (i + ahead < hits.size() && hits[i + ahead].distance <= bound) {
+                const auto& later = hits[i + ahead];
+                parts[later.part].seg->codes().prefetch(later.bucket);
+                parts[later.part].seg->prefetch_start(later.bucket);
+            }
+            const auto& h = hits[i];
+            if (h.distance <= bound)
+                keyed_[end_[h.distance]++] = {parts[h.part].seg->codes().at(h.bucket) ^ query, h.bucket, h.part};
+        }
+    }
+
+    // Brings the first buckets of [begin, end) into visiting order, at least those up to `sorted`;
+    // returns where they end.
+    size_t sort_stretch(size_t begin, size_t sorted, size_t end, const std::vector<View<C>>& parts) {
+        auto order = [](const Keyed& a, const Keyed& b) { return a.mask.before(b.mask); };
+        auto first = keyed_.begin();
+        if (sorted < end) std::nth_element(first + long(begin), first + long(sorted), first + long(end), order);
+        std::sort(first + long(begin), first + long(sorted), order);
+        // Buckets of one code in several parts belong together: take in the stragglers.
+        if (parts.size() > 1)
+            for (size_t i = sorted; i < end; ++i)
+                if (keyed_[i].mask == keyed_[sorted - 1].mask) std::swap(keyed_[i], keyed_[sorted++]);
+        for (size_t i = begin; i < sorted; ++i) {
+            const Segment<C>& seg = *parts[keyed_[i].part].seg;
+            seg.image.prefetch(seg.start(keyed_[i].bucket));
+        }
+        return sorted;
+    }
+
+    // The images of one code, by id: keyed_[begin, end) are its buckets, one a part.
+    void choose(size_t begin, size_t end, int d, const std::vector<View<C>>& parts, bool several, Answer& answer) {
+        merged_.clear();
+        for (size_t i = begin; i < end; ++i) {
+            const uint32_t p = keyed_[i].part, bucket = keyed_[i].bucket;
+            const View<C>& part = parts[p];
+            answer.candidates += part.live_entries(bucket);
+            const uint32_t last = part.seg->start(bucket + 1);
+            for (uint32_t e = part.seg->start(bucket); e < last && chosen_.size() < k_; ++e) {
+                if (!part.live(e)) continue;
+                const uint32_t image = uint32_t(part.seg->image[e]);
+                const Chosen c{image, uint16_t(p), uint16_t(d), part.seg->region_of(e)};
+                if (end - begin > 1)
+                    merged_.emplace_back(part.seg->id[image], c);
+                else if (!several || seen_.insert(parts.size() > 1 ? part.seg->id[image] : image))
+                    chosen_.push_back(c);
+            }
+        }
+        std::sort(merged_.begin(), merged_.end(), [](auto& a, auto& b) { return a.first < b.first; });
+        for (auto& [id, c] : merged_)
+            if (chosen_.size() < k_ && (!several || seen_.insert(id))) chosen_.push_back(c);
+    }
+
+    uint64_t k_ = 0;
+    size_t end_[kMaxBits + 2];
+    std::vector<Keyed> keyed_;
+    std::vector<Chosen> chosen_;
+    std::vector<std::pair<int64_t, Chosen>> merged_;
+    SeenIds seen_;
+};
+
+}  // namespace mch
