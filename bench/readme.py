@@ -1,7 +1,7 @@
 """Writes the README's figures from bench/results/, so that no number there is typed by hand.
 
-    python bench/readme.py           # rewrite the block
-    python bench/readme.py --check   # exit 1 if it is not what the results say
+python bench/readme.py           # rewrite the block
+python bench/readme.py --check   # exit 1 if it is not what the results say
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ Grouping<C> group_codes(const std::vector<C>& codes, int bits) {
     {
         PivotTable<C> draft(bits, codes.size());
         std::vector<Votes<C>> votes;
-        const size_t sample = std::max(codes.size() / 2, std::min(codes.size(), 2 * trial));
+        const size_t sample = std::max(codes.size() / 4, std::min(codes.size(), 2 * trial));
         for (size_t i = 0; i < sample; ++i) {
             draft.prefetch(codes[std::min(i + ahead, codes.size() - 1)]);
             uint32_t p = draft.find(codes[i], near, distance);
