@@ -50,9 +50,9 @@ def block() -> str:
         sys.exit(f"no results in {RESULTS}: run bench/search.py --suite")
     machine = next(iter(found.values()))["machine"]
     lines = [
-        "How many times the queries a second of FAISS's `IndexBinaryFlat`, and in brackets how many",
-        "times those of the fastest peer with a recall of at least 0.98 where that is another. Ours is",
-        f"exact. One thread each, a million codes, {machine['cpu']},",
+        "How many times the queries a second of FAISS's `IndexBinaryFlat`, and in brackets how",
+        "many times those of the fastest peer with a recall of at least 0.98, where that is",
+        f"another. Ours is exact. One thread each, a million codes, {machine['cpu']},",
         f"faiss-cpu {machine['faiss-cpu']}, usearch {machine['usearch']}:",
         "",
         "| codes | K = 10 | K = 100 | K = 1000 | bytes a code | codes added a second |",
@@ -69,8 +69,8 @@ def block() -> str:
         "",
         f"![queries a second against recall](bench/results/{PICTURE.name}-1t.png)",
         "",
-        "`make bench` measures it again; [bench/README.md](bench/README.md) says how to read it, and what",
-        "is fair about it.",
+        "`make bench` measures it again; [bench/README.md](bench/README.md) says how to read it,",
+        "and what is fair about it.",
     ]
     return "\n".join(lines) + "\n"
 

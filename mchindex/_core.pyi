@@ -1,5 +1,6 @@
 """The compiled engine. `make check` compares this file with the extension."""
 
+from collections.abc import Set
 from os import PathLike
 from typing import Literal, SupportsIndex, final
 
@@ -8,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __version__: str
 
+_Ids = ArrayLike | Set[int]
 _Strategy = Literal["auto", "probe", "substring", "scan"]
 
 class SnapshotError(Exception):
@@ -72,14 +74,14 @@ class BucketTable:
     def __len__(self) -> int: ...
     def __contains__(self, id: object) -> bool: ...
     def add(self, ids: ArrayLike, codes: ArrayLike, regions: ArrayLike | None = None) -> None: ...
-    def remove(self, ids: ArrayLike) -> int: ...
+    def remove(self, ids: _Ids) -> int: ...
     def search(
         self,
         codes: ArrayLike,
         k: SupportsIndex = 10,
         max_radius: SupportsIndex | None = None,
         max_buckets: SupportsIndex | None = None,
-        allowed: ArrayLike | None = None,
+        allowed: _Ids | None = None,
         strategy: _Strategy = "auto",
         threads: SupportsIndex = 0,
     ) -> SearchResult: ...
@@ -87,7 +89,7 @@ class BucketTable:
         self,
         codes: ArrayLike,
         radius: SupportsIndex,
-        allowed: ArrayLike | None = None,
+        allowed: _Ids | None = None,
         strategy: _Strategy = "auto",
         threads: SupportsIndex = 0,
     ) -> RangeResult: ...

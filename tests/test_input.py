@@ -342,14 +342,15 @@ def test_misaligned_arrays() -> None:
 
 def test_masked_arrays_are_refused() -> None:
     table = table_of(64, clustered(64, 10, seed=1))
-    masked = np.ma.array([3, 4], mask=[True, False])  # type: ignore[no-untyped-call]
+    masked = np.ma.array([3, 4], mask=[True, False])
     with pytest.raises(TypeError, match="compressed"):
         table.search(uniform(64, 1, seed=1), allowed=masked)
 
 
 def test_an_empty_filter_may_have_any_type() -> None:
     table = table_of(64, clustered(64, 10, seed=1))
-    for nothing in ([], np.array([]), np.empty(0, np.int32), set[int]()):
+    empty: list[Any] = [[], np.array([]), np.empty(0, np.int32), set()]
+    for nothing in empty:
         assert table.search(uniform(64, 1, seed=1), allowed=nothing).counts.tolist() == [0]
         assert table.remove(nothing) == 0
     assert table.search(uniform(64, 1, seed=1), k=1, allowed={int(i) for i in range(10**4)}).counts[
