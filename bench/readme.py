@@ -41,7 +41,8 @@ def ratio(rows: list[dict[str, Any]], k: int) -> str:
     best = winner(peers, k)
     assert best is not None, "Flat is always there"
     rival = f" ({auto['qps'] / best['qps']:.1f})" if best["contender"] != "flat" else ""
-    return f"{auto['to_flat']:.3g}{rival}"
+    times = auto["to_flat"]
+    return (f"{times:,.0f}" if times >= 100 else f"{times:.3g}") + rival
 
 
 def block() -> str:
