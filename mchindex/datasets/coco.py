@@ -1,0 +1,88 @@
+"""MS-COCO as published: `train2014/`, `val2014/` and `annotations/`, or the same of 2017.
+
+A part is read where both its folder and its `annotations/instances_<part>.json` are there. An
+image's classes are those of all its objects, crowds included; images without objects are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mchindex.datasets.base import Dataset, DatasetError, FileSource, usable
+from mchindex.datasets.splits import draw
+from mchindex.images import PathLike
+
+# Both years hold the same images, so that reading both would bring every picture twice.
+_YEARS = ("2014", "2017")
+
+
+def read_coco(
+    root: PathLike, *, seed: int = 0, queries: int = 5_000, train: int = 10_000
+) -> Dataset:
+    root = Path(root)
+    parts = next(filter(None, (_parts(root, year) for year in _YEARS)), None)
+    if not parts:
+        raise DatasetError(
+            f"{root} is not a COCO tree: expected train2014/ or val2014/ (or 2017) with "
+            "annotations/instances_train2014.json or instances_val2014.json (or 2017)"
+        )
+    names: list[str] = []
+    classes: tuple[str, ...] = ()
+    blocks = []
+    for part in parts:
+        path = root / "annotations" / f"instances_{part}.json"
+        files, found, block = _read(path)
+        if classes and found != classes:
+            raise DatasetError(f"{path} has other categories than instances_{parts[0]}.json")
+        classes = found
+        names += [f"{part}/{file}" for file in files]
+        blocks.append(block)
+    labels = np.concatenate(blocks)
+    keep, skipped = usable(root, names, labels)
+    return Dataset(
+        name="coco",
+        classes=classes,
+        labels=labels[keep],
+        images=FileSource(root, (names[i] for i in keep.tolist())),
+        splits=draw(len(keep), queries, train, seed),
+        skipped=skipped,
+        seed=seed,
+    )
+
+
+def _parts(root: Path, year: str) -> list[str]:
+    return [
+        f"{part}{year}"
+        for part in ("train", "val")
+        if (root / f"{part}{year}").is_dir()
+        and (root / "annotations" / f"instances_{part}{year}.json").is_file()
+    ]
+
+
+def _read(path: Path) -> tuple[list[str], tuple[str, ...], Any]:
+    """File names, class names in the order of their ids (which have gaps), labels."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            tree = json.load(file)
+        images = {image["id"]: image["file_name"] for image in tree["images"]}
+        categories = {c["id"]: c["name"] for c in tree["categories"]}
+        pairs = {(a["image_id"], a["category_id"]) for a in tree["annotations"]}
+    except ValueError as error:
+        raise DatasetError(f"{path} is not JSON: {error}") from None
+    except (KeyError, TypeError) as error:
+        raise DatasetError(f"{path} is not a file of COCO instances: no {error}") from None
+    row = {image: i for i, image in enumerate(images)}
+    column = {category: c for c, category in enumerate(sorted(categories))}
+    labels = np.zeros((len(row), len(column)), np.bool_)
+    for image, category in pairs:
+        if image not in row or category not in column:
+            raise DatasetError(
+                f"{path}: an annotation speaks of image {image} and category {category}, "
+                "which the file does not list both"
+            )
+        labels[row[image], column[category]] = True
+    return list(images.values()), tuple(categories[c] for c in column), labels

@@ -1,0 +1,190 @@
+"""Pictures of every kind come out upright, in RGB and whole, or with an error that names them."""
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from mchindex.images import ImageError, digest, open_rgb
+from pictures import encoded, picture
+
+
+def pixels(image: Image.Image) -> NDArray[np.uint8]:
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
+def test_a_file_its_name_its_bytes_and_its_array_are_one_picture(kind: str, tmp_path: Path) -> None:
+    expected = picture(0)
+    path = tmp_path / "ein Bild ä 図.bin"
+    path.write_bytes(encoded(expected, kind))
+    for source in (path, str(path), path.read_bytes(), expected, np.asarray(expected)):
+        np.testing.assert_array_equal(pixels(open_rgb(source)), np.asarray(expected))
+
+
+def test_the_given_image_is_not_handed_back() -> None:
+    given = picture(0)
+    open_rgb(given).putpixel((0, 0), (1, 2, 3))
+    np.testing.assert_array_equal(given, picture(0))
+
+
+# The same picture, stored turned and marked with how to turn it back.
+STORED = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: np.rot90(a),
+    7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda a: np.rot90(a, -1),
+}
+
+
+@pytest.mark.parametrize("orientation", STORED)
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_exif_rotation(orientation: int, kind: str) -> None:
+    upright = np.asarray(picture(1))
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](upright)))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    np.testing.assert_array_equal(pixels(open_rgb(encoded(stored, kind, exif=exif))), upright)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
+@pytest.mark.parametrize("exif", [b"II*\0\xff\xff\xff\x7f", b"II*\0", b"??*\0\0\0\0\0", b"x"])
+def test_damaged_exif_data_do_not_matter(exif: bytes) -> None:
+    assert open_rgb(encoded(picture(0), "JPEG", exif=b"Exif\0\0" + exif)).size == (8, 6)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
+def test_sixteen_bit_greys_are_scaled(kind: str) -> None:
+    grey = np.array([[0, 128, 257, 32896, 65535]], np.uint16)
+    rgb = pixels(open_rgb(encoded(Image.fromarray(grey), kind)))
+    assert rgb[0].tolist() == [[v] * 3 for v in (0, 0, 1, 128, 255)]
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        (Image.fromarray(np.full((2, 2), 70_000, np.int32)), "16"),
+        (Image.fromarray(np.full((2, 2), -1, np.int32)), "16"),
+        (Image.fromarray(np.ones((2, 2), np.float32)), "8 bits"),
+        (Image.new("RGB", (0, 4)), "no pixels"),
+    ],
+)
+def test_pixels_without_a_known_range(image: Image.Image, reason: str) -> None:
+    with pytest.raises(ImageError, match=rf"the given image: .*{reason}"):
+        open_rgb(image)
+
+
+def test_cmyk() -> None:
+    data = encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG", quality=100)
+    red, green, blue = pixels(open_rgb(data))[4, 4].tolist()
+    assert red > 240
+    assert max(green, blue) < 15
+
+
+def test_transparency_is_composed_on_white() -> None:
+    rgba = np.array([[(255, 0, 0, 255), (255, 0, 0, 0), (0, 0, 0, 128)]], np.uint8)
+    expected = [[255, 0, 0], [255, 255, 255], [127, 127, 127]]
+    assert pixels(open_rgb(rgba))[0].tolist() == expected
+    assert pixels(open_rgb(encoded(Image.fromarray(rgba), "PNG")))[0].tolist() == expected
+
+
+@pytest.mark.parametrize("transparency", [1, b"\xff\x00"], ids=["one colour", "alpha a colour"])
+def test_palette_with_transparency(transparency: int | bytes) -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 200, 0, 0])
+    image.putpixel((1, 0), 1)
+    for kind in ("PNG", "GIF") if transparency == 1 else ("PNG",):
+        rgb = pixels(open_rgb(encoded(image, kind, transparency=transparency)))
+        assert rgb[0].tolist() == [[10, 20, 30], [255, 255, 255]]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "PA", "YCbCr", "HSV", "RGBX"])
+def test_other_modes(mode: str) -> None:
+    assert pixels(open_rgb(Image.new(mode, (3, 2)))).shape == (2, 3, 3)
+
+
+def test_an_animation_gives_its_first_frame() -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "lime", "blue")]
+    data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert pixels(open_rgb(data))[0, 0].tolist() == [255, 0, 0]
+
+
+def test_truncated_files() -> None:
+    for kind in ("JPEG", "PNG", "GIF", "BMP"):
+        data = encoded(picture(0, 64, 64), kind)
+        for cut in (1, 8, len(data) // 2):
+            with pytest.raises(ImageError, match=f"the given {cut} bytes: "):
+                open_rgb(data[:cut])
+
+
+def test_every_changed_byte_gives_a_picture_or_an_image_error() -> None:
+    for kind in ("PNG", "GIF", "TIFF"):
+        data = encoded(picture(0, 5, 4), kind)
+        for at in range(len(data)):
+            with contextlib.suppress(ImageError):
+                pixels(open_rgb(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]))
+
+
+def test_files_that_are_no_images(tmp_path: Path) -> None:
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "text.jpg").write_bytes(b"not a picture, only words")
+    for name, reason in {
+        "empty.jpg": "empty",
+        "text.jpg": "not an image",
+        "none.jpg": "No such file",
+        ".": "Is a directory",
+    }.items():
+        path = os.path.join(tmp_path, name)
+        with pytest.raises(ImageError) as caught:
+            open_rgb(path)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert reason in str(caught.value)
+
+
+# Between Pillow's limit and twice that Pillow itself only warns.
+@pytest.mark.parametrize("side", [12, 100])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_decompression_bombs(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(Image.new("L", (side, side)), "PNG")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ImageError, match=r"too large.*100"):
+        open_rgb(data)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros((2, 2, 3)), np.zeros((2, 2, 3), np.float32), np.zeros((2, 2), np.bool_)],
+)
+def test_arrays_of_the_wrong_type(array: NDArray[Any]) -> None:
+    with pytest.raises(TypeError, match=f"uint8.*{array.dtype}"):
+        open_rgb(array)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2, 1), (2, 2, 2), (3, 2, 2, 2), (0, 2, 3), (0, 0)])
+def test_arrays_of_the_wrong_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        open_rgb(np.zeros(shape, np.uint8))
+
+
+def test_a_source_of_the_wrong_type() -> None:
+    wrong: Any = 3
+    with pytest.raises(TypeError, match="not as int"):
+        open_rgb(wrong)
+
+
+def test_digest(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert digest(tmp_path / "a") == digest(b"abc") == hashlib.sha256(b"abc").digest()
+    with pytest.raises(ImageError, match="none"):
+        digest(tmp_path / "none")
