@@ -1,0 +1,59 @@
+"""Iterative quantisation (Gong, Lazebnik, Gordo, Perronnin, TPAMI 2013).
+
+The features on their principal axes, V (n, bits), are rotated by the R that brings them nearest
+to the corners of the cube: in turn B = sign(VR), and R the orthogonal matrix nearest to BᵀV.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mchindex.models.hashing import Checkpoint, Progress, Settings, Views, sign, silent
+from mchindex.models.linear import LinearHash, principal_axes, random_rotation, whole_images
+
+
+@dataclass(frozen=True)
+class ITQSettings(Settings):
+    iterations: int = 50
+
+
+class ITQ(LinearHash):
+    name = "itq"
+    settings_type = ITQSettings
+    rotation: Tensor  # (bits, bits)
+
+    def __init__(self, dim: int, bits: int, settings: Settings | None = None) -> None:
+        super().__init__(dim, bits, settings)
+        self.register_buffer("rotation", torch.eye(bits))
+
+    def fit(
+        self,
+        data: Views,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        x = whole_images(data)
+        mean, axes = principal_axes(x, self.bits)
+        v = (x - mean) @ axes
+        rotation = random_rotation(self.bits, seed).to(v.device)
+        total = self.settings.iterations
+        for step in range(total):
+            rotation, error = improve_rotation(v, rotation)
+            progress(self.name, step + 1, total, {"quantisation error": error})
+        self.rotation.copy_(rotation)
+        self.mean.copy_(mean)
+        self.map.copy_(axes @ rotation)
+
+
+def improve_rotation(v: Tensor, rotation: Tensor) -> tuple[Tensor, float]:
+    """One round, and the mean squared quantisation error before it."""
+    turned = v @ rotation
+    b = sign(turned)
+    error = float(((b - turned) ** 2).mean())
+    left, _, right = torch.linalg.svd((b.T @ v).double())
+    # BᵀV = L diag R', and the rotation that maximises trace(Bᵀ V R) is R'ᵀ Lᵀ.
+    return (right.T @ left.T).to(v.dtype), error

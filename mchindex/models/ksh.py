@@ -1,0 +1,177 @@
+"""Supervised hashing with kernels (Liu, Wang, Ji, Jiang, Chang, CVPR 2012).
+
+Codes are sign(k(x) A), where k(x) compares x with m anchors. The code inner products are to fit
+bits * S (S = ±1, pairs of labelled samples): greedily, a column of A at a time, each fitting the
+residue that the ones before it have left. A column starts as the top eigenvector of the problem
+without the sign, and is refined by gradient with the sign softened to a sigmoid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mchindex.models.deep import mixed_views
+from mchindex.models.hashing import (
+    Checkpoint,
+    HashMethod,
+    Progress,
+    Settings,
+    Views,
+    sign,
+    silent,
+    similar,
+    squared_pair_loss,
+)
+
+
+@dataclass(frozen=True)
+class KSHSettings(Settings):
+    anchors: int = 300
+    labelled: int = 2000  # samples whose pairs are fitted
+    steps: int = 500  # of gradient a bit, at most
+    tolerance: float = 1e-2  # relative change at which a bit is done
+    ridge: float = 1e-4  # on KᵀK, relative to its mean diagonal
+    crop_share: float = 0.5  # how many of the labelled samples are crops
+
+
+class KSH(HashMethod):
+    name = "ksh"
+    settings_type = KSHSettings
+    anchors: Tensor  # (m, dim)
+    width: Tensor  # mean squared distance to the anchors
+    centre: Tensor  # (m,) means of the kernel's columns
+    map: Tensor  # (m, bits)
+
+    def __init__(self, dim: int, bits: int, settings: Settings | None = None) -> None:
+        super().__init__(dim, bits, settings)
+        m = self.settings.anchors
+        self.register_buffer("anchors", torch.zeros(m, dim))
+        self.register_buffer("width", torch.ones(()))
+        self.register_buffer("centre", torch.zeros(m))
+        self.register_buffer("map", torch.zeros(m, bits))
+
+    def kernel(self, x: Tensor) -> Tensor:
+        """(n, dim) -> (n, m), centred by the training samples' means."""
+        squares = torch.cdist(x, self.anchors) ** 2
+        return torch.exp(-squares / (2 * self.width)) - self.centre
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.kernel(x)
+
+    @property
+    def feature_dim(self) -> int:
+        return len(self.anchors)
+
+    def project(self, x: Tensor) -> Tensor:
+        return self.kernel(x) @ self.map
+
+    def pair_loss(self, d: Tensor, s: Tensor) -> Tensor:
+        return squared_pair_loss(d, s, self.bits)
+
+    def fit(
+        self,
+        data: Views,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        settings = self.settings
+        generator = torch.Generator().manual_seed(seed)
+        device = self.anchors.device
+        if len(data) < settings.anchors:
+            raise ValueError(
+                f"{settings.anchors} anchors are drawn from the training images, but there are "
+                f"{len(data)}: set anchors={len(data)} or fewer"
+            )
+        rows = torch.randperm(len(data), generator=generator)[: settings.labelled]
+        view = mixed_views(rows, data.views, settings.crop_share, generator)
+        chosen = torch.randperm(len(data), generator=generator)[: settings.anchors]
+        x = data.batch(rows, view).to(device)
+        self.anchors.copy_(
+            data.batch(chosen, mixed_views(chosen, data.views, settings.crop_share, generator))
+        )
+        self.width.copy_((torch.cdist(x, self.anchors) ** 2).mean())
+        self.centre.zero_()
+        self.centre.copy_(self.kernel(x).mean(0))
+        labels = data.labels[rows].to(device)
+        fit = GreedyFit(self.kernel(x).double(), similar(labels, labels), self.bits, settings.ridge)
+        for bit in range(self.bits):
+            column = fit.next_column(settings.steps, settings.tolerance)
+            self.map[:, bit] = column.to(self.map.dtype)
+            progress(self.name, bit + 1, self.bits, {"residue": fit.objective})
+
+
+class GreedyFit:
+    """Columns fitted one after the other; `objective` is |residue|² a pair, and never rises."""
+
+    def __init__(self, kernel: Tensor, s: Tensor, bits: int, ridge: float) -> None:
+        self.kernel = kernel  # (n, m)
+        self.residue = bits * torch.where(s, 1.0, -1.0).to(kernel)
+        gram = kernel.T @ kernel
+        gram.diagonal().add_(ridge * float(gram.diagonal().mean()) + 1e-12)
+        # The generalised problem KᵀRK a = λ KᵀK a becomes an ordinary one in Lᵀa, KᵀK = LLᵀ.
+        self.factor = torch.linalg.cholesky(gram)
+
+    @property
+    def objective(self) -> float:
+        return float((self.residue**2).mean())
+
+    def next_column(self, steps: int, tolerance: float) -> Tensor:
+        """The column (m,) that fits the residue best, which is then left without it."""
+        start = self._relaxed()
+        refined = self._refined(start, steps, tolerance)
+        column = max((start, refined), key=lambda a: self._agreement(sign(self.kernel @ a)))
+        b = sign(self.kernel @ column)
+        if self._agreement(b) * 2 < len(b) ** 2:
+            # |R - bbᵀ|² = |R|² - 2 bᵀRb + n²: there is nothing left that a bit could fit. Codes
+            # have all their bits, so it is taken, and the residue left as it is.
+            return column
+        self.residue -= torch.outer(b, b)
+        return column
+
+    def _agreement(self, y: Tensor) -> float:
+        return float(y @ self.residue @ y)
+
+    def _relaxed(self) -> Tensor:
+        product = self.kernel.T @ self.residue @ self.kernel
+        half = torch.linalg.solve_triangular(self.factor, product, upper=False)
+        whole = torch.linalg.solve_triangular(self.factor, half.T, upper=False)
+        top = torch.linalg.eigh((whole + whole.T) / 2).eigenvectors[:, -1:]
+        a: Tensor = torch.linalg.solve_triangular(self.factor.T, top, upper=True).squeeze(1)
+        scale = (len(self.kernel) / float(((self.kernel @ a) ** 2).sum())) ** 0.5
+        scaled: Tensor = a * scale
+        return scaled
+
+    def _refined(self, start: Tensor, steps: int, tolerance: float) -> Tensor:
+        """Nesterov's descent on -yᵀRy, y = 2 sigmoid(Ka) - 1, the step found by backtracking."""
+
+        def cost(a: Tensor) -> tuple[float, Tensor]:
+            y = 2 * torch.sigmoid(self.kernel @ a) - 1
+            ry = self.residue @ y
+            # dy/dt = (1 - y²) / 2, and -yᵀRy has the gradient -2Ry.
+            return -float(y @ ry), self.kernel.T @ (-ry * (1 - y * y))
+
+        best, (value, slope) = start, cost(start)
+        previous, ahead = start, start
+        step, momentum = 1.0 / max(float(slope.norm()), 1e-12), 1.0
+        for _ in range(steps):
+            here, slope = cost(ahead)
+            moved, new = ahead, here
+            for _ in range(40):
+                moved = ahead - step * slope
+                new, _ = cost(moved)
+                if new <= here - step / 2 * float(slope @ slope):
+                    break
+                step /= 2
+            change = abs(value - new) / max(abs(value), 1e-12)
+            if new < value:
+                best, value = moved, new
+            following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+            ahead = moved + (momentum - 1) / following * (moved - previous)
+            previous, momentum, step = moved, following, step * 1.5
+            if change < tolerance:
+                break
+        return best

@@ -1,0 +1,52 @@
+"""Codes that are the signs of a linear map of centred features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mchindex.models.hashing import HashMethod, Settings, Views
+
+
+class LinearHash(HashMethod):
+    """sign((x - mean) W). Its mapping is learnt without labels."""
+
+    supervised = False
+    mean: Tensor  # (dim,)
+    map: Tensor  # (dim, bits)
+
+    def __init__(self, dim: int, bits: int, settings: Settings | None = None) -> None:
+        super().__init__(dim, bits, settings)
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("map", torch.zeros(dim, bits))
+
+    def project(self, x: Tensor) -> Tensor:
+        return (x - self.mean) @ self.map
+
+
+def whole_images(data: Views, batch: int = 1024) -> Tensor:
+    """The features of all whole training images, (n, dim)."""
+    rows = torch.arange(len(data))
+    with torch.no_grad():
+        return torch.cat([data.batch(part) for part in rows.split(batch)])
+
+
+def principal_axes(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The mean of the rows and the `count` axes along which they vary most, (dim, count)."""
+    if min(x.shape[1], len(x) - 1) < count:
+        raise ValueError(
+            f"{count} bits need as many principal axes, but there are {len(x)} training images "
+            f"of {x.shape[1]} features"
+        )
+    mean = x.mean(0)
+    centred = (x - mean).double()
+    axes = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :count]
+    return mean, axes.to(x.dtype)
+
+
+def random_rotation(bits: int, seed: int) -> Tensor:
+    """An orthogonal matrix drawn evenly: Q of a Gaussian's QR, signs settled by R's diagonal."""
+    gauss = torch.randn(bits, bits, generator=torch.Generator().manual_seed(seed))
+    q, r = torch.linalg.qr(gauss.double())
+    rotation: Tensor = (q * torch.sign(torch.diagonal(r))).float()
+    return rotation

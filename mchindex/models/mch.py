@@ -1,0 +1,325 @@
+"""The whole model: backbone, hashing method and policy. It gives each image its codes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mchindex.images import Source, open_rgb
+from mchindex.models.backbones import Backbone, create_backbone
+from mchindex.models.extract import Engine, Extractor, Mode, choose_device
+from mchindex.models.hashing import HashMethod, Packed, pack
+from mchindex.models.methods import create_method
+from mchindex.models.policy import Policy
+from mchindex.regions import WHOLE, Layout, corners_and_centre
+
+FORMAT = 1
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+BATCH = 64  # images in memory at a time
+ROWS = 4096  # rows of features at a time
+
+
+class ModelError(Exception):
+    """A model's directory cannot be used: it is not one, it is damaged, or it is too new."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The codes of n images. An image's equal codes stand once, under their first region."""
+
+    codes: Packed  # (m, bits // 8)
+    images: NDArray[np.int64]  # (m,) which image each is of, 0 … n - 1, ascending
+    regions: NDArray[np.int16]  # (m,) number of the region in the model's layout
+    keep: NDArray[np.float32]  # (n, regions) probability of keeping each; the whole image's is 1
+    kept: NDArray[np.int64]  # (n,) regions kept, before equal codes were counted once
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+@dataclass(frozen=True)
+class RegionCodes:
+    """What a model says of every region of n images, before any is chosen."""
+
+    codes: Packed  # (n, regions, bits // 8)
+    keep: NDArray[np.float32]  # (n, regions)
+
+    def chosen(self, kept: NDArray[np.bool_]) -> Encoded:
+        """Those regions' codes, each image's equal ones once."""
+        distinct = kept & first_of_equals(self.codes, kept)
+        images, regions = np.nonzero(distinct)
+        return Encoded(
+            self.codes[images, regions],
+            images.astype(np.int64),
+            regions.astype(np.int16),
+            self.keep,
+            kept.sum(1, dtype=np.int64),
+        )
+
+
+def first_of_equals(codes: Packed, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(n, regions): false where an earlier kept region of the image has the same code."""
+    first = np.ones(codes.shape[:2], bool)
+    for later in range(1, codes.shape[1]):
+        same = (codes[:, :later] == codes[:, later : later + 1]).all(-1) & kept[:, :later]
+        first[:, later] = ~same.any(1)
+    return first
+
+
+@dataclass
+class MCHModel:
+    """`encode` for images that are stored, `encode_query` for those that are looked for."""
+
+    backbone: Backbone
+    method: HashMethod
+    policy: Policy | None  # None: one code an image
+    sigma: float = 0.5  # a region's side over the image's
+    xi: float = 0.5  # the probability from which on a region is kept
+    mode: Mode = "crops"
+    device: torch.device = field(default_factory=choose_device)
+    engine: Engine = "auto"
+    about: dict[str, Any] = field(default_factory=dict)  # how it was trained, for people
+    pretrained: bool = False  # the backbone's weights are those that come beside it
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.xi <= 1:
+            raise ValueError(f"xi is a probability, 0 to 1, not {self.xi}")
+        self.layout: Layout = corners_and_centre(self.sigma)
+        self._extractor: Extractor | None = None
+        for module in (self.backbone, self.method, self.policy):
+            if module is not None:
+                module.to(self.device).eval()
+
+    @property
+    def bits(self) -> int:
+        return self.method.bits
+
+    @property
+    def extractor(self) -> Extractor:
+        if self._extractor is None:
+            self._extractor = Extractor(self.backbone, self.mode, self.device, self.engine)
+        return self._extractor
+
+    def encode(self, images: Iterable[Source]) -> Encoded:
+        """The codes to store: the whole image's, and those of the regions that the policy keeps."""
+        return self.choose(self.regions_of(self._features(images, self.layout.array())))
+
+    def encode_query(self, images: Iterable[Source]) -> Packed:
+        """The whole images' codes, (n, bits // 8)."""
+        features = self._features(images, np.array([WHOLE]))
+        return self.codes_of(torch.from_numpy(features[:, 0]))
+
+    def choose(self, found: RegionCodes) -> Encoded:
+        """Keeps what the policy gives a probability of at least xi, and the whole image always."""
+        return found.chosen(found.keep >= self.xi)
+
+    def codes_of(self, features: Tensor) -> Packed:
+        """(n, dim) features of whole images -> their codes, packed."""
+        with torch.inference_mode():
+            parts = [pack(self.method.codes(self._float(x))) for x in features.split(ROWS)]
+        return np.concatenate(parts) if parts else np.empty((0, self.bits // 8), np.uint8)
+
+    def regions_of(self, features: NDArray[np.float16]) -> RegionCodes:
+        """(n, regions, dim) features, the whole image first -> every region's code and keeping."""
+        n, regions, _ = features.shape
+        codes = np.empty((n, regions, self.bits // 8), np.uint8)
+        keep = np.zeros((n, regions), np.float32)
+        keep[:, 0] = 1
+        with torch.inference_mode():
+            for start in range(0, n, ROWS):
+                part = slice(start, start + ROWS)
+                x = self._float(torch.from_numpy(features[part, 0]))
+                f, b = self.method.features(x), self.method.codes(x)
+                codes[part, 0] = pack(b)
+                for r in range(1, regions):
+                    x_region = self._float(torch.from_numpy(features[part, r]))
+                    b_region = self.method.codes(x_region)
+                    codes[part, r] = pack(b_region)
+                    if self.policy is not None:
+                        f_region = self.method.features(x_region)
+                        probability = self.policy.keep(f, f_region, b, b_region)
+                        keep[part, r] = probability.cpu().numpy()
+        return RegionCodes(codes, keep)
+
+    def _float(self, x: Tensor) -> Tensor:
+        return x.to(self.device, torch.float32)
+
+    def _features(self, images: Iterable[Source], boxes: NDArray[np.float64]) -> Any:
+        parts, batch = [], []
+        for image in _each(images):
+            batch.append(image)
+            if len(batch) == BATCH:
+                parts.append(self.extractor(batch, boxes))
+                batch = []
+        parts.append(self.extractor(batch, boxes))
+        return np.concatenate(parts)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that decides about codes: two models with the same one give the same codes."""
+        config = {k: v for k, v in self.config().items() if k not in ("about", "fingerprint")}
+        return digest(config, self._tensors(everything=True))
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "backbone": {
+                "name": self.backbone.name,
+                "size": self.backbone.size,
+                "pretrained": self.pretrained,
+            },
+            "regions": self.mode,
+            "method": self.method.name,
+            "bits": self.bits,
+            "settings": self.method.settings.to_json(),
+            "policy": None if self.policy is None else {"width": self.policy.width},
+            "sigma": self.sigma,
+            "xi": self.xi,
+            "about": self.about,
+        }
+
+    def _tensors(self, everything: bool = False) -> dict[str, Tensor]:
+        modules: dict[str, nn.Module | None] = {"method": self.method, "policy": self.policy}
+        if everything or not self.pretrained:
+            modules["backbone"] = self.backbone
+        return {
+            f"{part}.{name}": tensor.detach().cpu().contiguous()
+            for part, module in modules.items()
+            if module is not None
+            for name, tensor in module.state_dict().items()
+        }
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes a directory of config.json and model.safetensors; what was there is replaced."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        config = self.config() | {"fingerprint": self.fingerprint}
+        _replace(folder / WEIGHTS, lambda file: save_file(self._tensors(), file))
+        text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
+        _replace(folder / CONFIG, lambda file: file.write_text(text))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        sigma: float | None = None,
+        xi: float | None = None,
+        device: str | None = None,
+        engine: Engine = "auto",
+        backbone: Backbone | None = None,
+    ) -> MCHModel:
+        """Reads a model's directory; sigma and xi may be others than it was saved with.
+
+        `backbone` is for a model on a network of the user's own (`Wrapped`).
+        """
+        folder = Path(path)
+        config, tensors = _read(folder)
+        try:
+            model = cls._built(config, tensors, sigma, xi, device, engine, backbone)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise ModelError(f"{folder} does not hold a usable model: {error}") from error
+        if sigma is None and xi is None and model.fingerprint != config.get("fingerprint"):
+            raise ModelError(
+                f"{folder} is damaged: its weights or settings are not those that were saved"
+            )
+        return model
+
+    @classmethod
+    def _built(
+        cls,
+        config: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        sigma: float | None,
+        xi: float | None,
+        device: str | None,
+        engine: Engine,
+        backbone: Backbone | None,
+    ) -> MCHModel:
+        def part(name: str) -> dict[str, Tensor]:
+            start = name + "."
+            return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+
+        body, pretrained = config["backbone"], bool(config["backbone"]["pretrained"])
+        if backbone is None:
+            weights = "pretrained" if pretrained else None
+            backbone = create_backbone(body["name"], body["size"], weights)
+        if not pretrained:
+            backbone.load_state_dict(part("backbone"))
+        method = create_method(config["method"], backbone.dim, config["bits"], config["settings"])
+        method.load_state_dict(part("method"))
+        policy = None
+        if config["policy"] is not None:
+            policy = Policy(method.feature_dim, method.bits, config["policy"]["width"])
+            policy.load_state_dict(part("policy"))
+        return cls(
+            backbone,
+            method,
+            policy,
+            config["sigma"] if sigma is None else sigma,
+            config["xi"] if xi is None else xi,
+            config["regions"],
+            choose_device(device),
+            engine,
+            dict(config.get("about", {})),
+            pretrained,
+        )
+
+
+def digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """A short hash of settings and weights."""
+    total = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()[:32]
+
+
+def _each(images: Iterable[Source]) -> Iterable[Image.Image]:
+    if isinstance(images, (str, bytes, PathLike, Image.Image)):
+        raise TypeError("pass a list of images: [image] for one")
+    return map(open_rgb, images)
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Writes a file beside its place and moves it there, so that no half of it is ever read."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(new)
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not (folder / CONFIG).is_file():
+        raise ModelError(f"{folder} is not a model: it has no {CONFIG}")
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+        version = config["format"]
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{folder / CONFIG} is damaged: {error}") from error
+    if not isinstance(version, int) or version > FORMAT:
+        raise ModelError(f"{folder} was written by a newer mchindex (format {version})")
+    try:
+        return config, load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder / WEIGHTS} cannot be read: {error}") from error
+
+
+__all__: Sequence[str] = ["Encoded", "MCHModel", "ModelError", "RegionCodes"]

@@ -1,0 +1,44 @@
+"""Maximum-margin Hamming hashing (Kang, Cao, Long, Wang, Yu, ICCV 2019).
+
+Distances within the ball of radius H cost a similar pair nothing and a dissimilar one no more than
+at its rim: noise inside the ball is tolerated, and so the agent's reward is 0 in there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mchindex.models.deep import DeepSettings, PairwiseHash, cosine_distances
+from mchindex.models.hashing import Views, sign
+
+
+@dataclass(frozen=True)
+class MMHHSettings(DeepSettings):
+    radius: float = 2.0  # H
+    quantisation: float = 1e-3  # λ of ‖b - u‖²
+    dissimilar: float = 1.0  # factor on the dissimilar pairs' weight
+
+
+class MMHH(PairwiseHash):
+    name = "mmhh"
+    settings_type = MMHHSettings
+
+    def start(self, data: Views, seed: int) -> None:
+        super().start(data, seed)
+        self.weights[1] *= self.settings.dissimilar
+
+    def pair_loss(self, d: Tensor, s: Tensor) -> Tensor:
+        radius = self.settings.radius
+        near = torch.log1p((d - radius).clamp(min=0))
+        return torch.where(s, near, torch.log1p(1 / d.clamp(min=radius)))
+
+    def relax(self, z: Tensor, step: int) -> Tensor:
+        return torch.tanh(z)
+
+    def batch_loss(self, u: Tensor, s: Tensor, weight: Tensor) -> Tensor:
+        pairs = (weight * self.pair_loss(cosine_distances(u, u), s)).sum()
+        off: Tensor = ((sign(u.detach()) - u) ** 2).sum(1).mean()
+        return pairs + off * float(self.settings.quantisation)

@@ -1,0 +1,21 @@
+"""PCA and a random rotation: the plain baseline on pretrained features (arXiv 2509.14427)."""
+
+from __future__ import annotations
+
+from mchindex.models.hashing import Checkpoint, Progress, Views, silent
+from mchindex.models.linear import LinearHash, principal_axes, random_rotation, whole_images
+
+
+class PCARotation(LinearHash):
+    name = "pca"
+
+    def fit(
+        self,
+        data: Views,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        mean, axes = principal_axes(whole_images(data), self.bits)
+        self.mean.copy_(mean)
+        self.map.copy_(axes @ random_rotation(self.bits, seed).to(axes.device))

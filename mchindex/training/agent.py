@@ -1,0 +1,270 @@
+"""The agent's training: which regions of an image are worth a code.
+
+For image i and region i*, keeping b* brings the reward sum_j (L(d_ij, s_ij) - L(d*_ij, s_ij)) over
+the training images j != i, where d* = min(d(b, b_j), d(b*, b_j)); discarding brings 0. L is the
+base method's pair loss on codes, with its pair weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from mchindex.models.deep import rise_and_fall
+from mchindex.models.hashing import (
+    Checkpoint,
+    HashMethod,
+    Progress,
+    Settings,
+    Views,
+    distances,
+    silent,
+    similar,
+)
+from mchindex.models.policy import KEEP, Policy
+
+Estimator = Literal["exact", "reinforce"]
+Optimiser = Literal["adamw", "sgd"]
+
+
+@dataclass(frozen=True)
+class AgentSettings(Settings):
+    """The tuned settings. `PAPER` has the paper's."""
+
+    estimator: Estimator = "exact"
+    steps: int = 1000
+    batch: int = 256
+    optimiser: Optimiser = "adamw"
+    lr: float = 1e-3  # the highest, with adamw; constant with sgd
+    weight_decay: float = 1e-3
+    width: int = 256
+    dropout: float = 0.5
+    # The scale of rewards. "std": the mean over j, over its standard deviation; "sum": the paper's.
+    scale: Literal["std", "sum"] = "std"
+    # Rewards are then raised to this power, signs kept: a few far regions must not drown the rest.
+    power: float = 0.5
+    # Added to each reward. The base method knows its training images by heart: there a region
+    # helps less than it will with new images.
+    bonus: float = 0.0
+    validation: float = 0.15  # share of the training images on which the best step is chosen
+    every: int = 50  # steps between two looks at the validation images
+
+
+PAPER = AgentSettings(
+    estimator="reinforce",
+    steps=100,
+    batch=256,
+    optimiser="sgd",
+    lr=1e-4,
+    weight_decay=5e-4,
+    dropout=0.0,
+    scale="sum",
+    power=1.0,
+    every=10,
+)
+
+# Chosen on validation parts of training sets.
+TUNED: dict[str, dict[str, Any]] = {}
+
+
+def agent_settings(method: str, changes: dict[str, Any] | None = None) -> AgentSettings:
+    """The settings for a method's agent, with some of them changed."""
+    return AgentSettings().updated(TUNED.get(method, {})).updated(changes or {})
+
+
+@dataclass(frozen=True)
+class Experience:
+    """All that the agent can meet: the states' parts, and the reward of keeping each crop."""
+
+    f: Tensor  # (n, features) of whole images
+    f_region: Tensor  # (n, crops, features)
+    b: Tensor  # (n, bits) signs
+    b_region: Tensor  # (n, crops, bits)
+    reward: Tensor  # (n, crops) of keeping, the sum over j
+
+    def __len__(self) -> int:
+        return len(self.f)
+
+
+def keep_reward(
+    method: HashMethod, b: Tensor, b_region: Tensor, codes: Tensor, labels: Tensor, others: Tensor
+) -> Tensor:
+    """(n,) rewards of keeping: summed over all training images but the image itself.
+
+    `b`, `b_region` (n, bits) and `labels` (n, classes) are of the images; `codes` (m, bits) and
+    `others` (m, classes) of all training images. An image's pair with itself must count nothing:
+    pass `codes` and `others` without it, or use `gather`, which sees to it.
+    """
+    s = similar(labels, others)
+    weight = method.pair_weight(labels, others)
+    d = distances(b, codes)
+    nearer = torch.minimum(d, distances(b_region, codes))
+    return (weight * (method.pair_loss(d, s) - method.pair_loss(nearer, s))).sum(1)
+
+
+@torch.inference_mode()
+def gather(method: HashMethod, data: Views, progress: Progress = silent) -> Experience:
+    """The states and rewards of all crops of all training images."""
+    if data.views < 2:
+        raise ValueError("the agent learns from crops: compute features with at least one crop")
+    method.eval()
+    device = method.weights.device
+    n, crops = len(data), data.views - 1
+    labels = data.labels.to(device)
+    # Distances between codes are whole numbers, so the loss is a table: [dissimilar | similar].
+    d = torch.arange(method.bits + 1, device=device, dtype=torch.float32)
+    table = torch.cat(
+        [method.pair_loss(d, torch.full_like(d, s, dtype=torch.bool)) for s in (0, 1)]
+    )
+
+    def view(which: int) -> tuple[Tensor, Tensor]:
+        parts = [data.batch(rows, which).to(device) for rows in torch.arange(n).split(1024)]
+        return (
+            torch.cat([method.features(x) for x in parts]),
+            torch.cat([method.codes(x) for x in parts]),
+        )
+
+    f, b = view(0)
+    f_region = torch.empty(n, crops, f.shape[1], device=device, dtype=torch.float16)
+    b_region = torch.empty(n, crops, method.bits, device=device)
+    for crop in range(crops):
+        f_region[:, crop], b_region[:, crop] = view(crop + 1)
+    reward = torch.empty(n, crops, device=device)
+    for rows in torch.arange(n, device=device).split(256):
+        start = similar(labels[rows], labels) * (method.bits + 1)
+        weight = method.pair_weight(labels[rows], labels)
+        weight[torch.arange(len(rows)), rows] = 0  # j = i
+        near = distances(b[rows], b)
+        before = table[(start + near).int()]
+        for crop in range(crops):
+            nearer = torch.minimum(near, distances(b_region[rows, crop], b))
+            gain = before - table[(start + nearer).int()]
+            reward[rows, crop] = (weight * gain).sum(1)
+        progress("rewards", int(rows[-1]) + 1, n, {})
+    return Experience(f, f_region, b, b_region, reward)
+
+
+def scaled(reward: Tensor, settings: AgentSettings) -> Tensor:
+    """Rewards as the policy is trained on them."""
+    if settings.scale == "std":
+        reward = reward / reward.std(correction=0).clamp(min=1e-12)
+    return reward.sign() * reward.abs() ** settings.power + settings.bonus
+
+
+def policy_loss(probabilities: Tensor, reward: Tensor, estimator: Estimator) -> Tensor:
+    """What is minimised: minus the expected reward, or REINFORCE's estimate of its gradient.
+
+    With one step, and nothing gained by discarding, the expectation is that of π(keep) R itself.
+    """
+    if estimator == "exact":
+        return -(probabilities[:, KEEP] * reward).mean()
+    action = torch.multinomial(probabilities.detach(), 1)
+    chosen = probabilities.gather(1, action).clamp(min=1e-12).log().squeeze(1)
+    return -(chosen * torch.where(action.squeeze(1) == KEEP, reward, 0.0)).mean()
+
+
+def train_agent(
+    method: HashMethod,
+    data: Views,
+    settings: AgentSettings,
+    seed: int = 0,
+    progress: Progress = silent,
+    checkpoint: Checkpoint | None = None,
+) -> tuple[Policy, list[dict[str, float]]]:
+    """The policy at its best step by the reward obtained on validation images, and the curve."""
+    experience = gather(method, data, progress)
+    device = experience.f.device
+    reward = scaled(experience.reward, settings)
+    order = torch.randperm(len(experience), generator=torch.Generator().manual_seed(seed))
+    held = max(1, round(settings.validation * len(experience)))
+    validation, training = order[:held].to(device), order[held:].to(device)
+    if not len(training):
+        raise ValueError("the agent needs at least two training images")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        policy = Policy(experience.f.shape[1], method.bits, settings.width, settings.dropout)
+        policy.to(device).fit_scale(experience.f)
+        optimiser, schedule = _optimiser(policy, settings)
+        curve: list[dict[str, float]] = []
+        best: dict[str, Tensor] = {}
+        first = 0
+        if checkpoint and (left := checkpoint.load()):
+            policy.load_state_dict(left["policy"])
+            optimiser.load_state_dict(left["optimiser"])
+            schedule.load_state_dict(left["schedule"])
+            curve, best, first = left["curve"], left["best"], left["step"]
+        gained = 0.0
+        for block in range(first, settings.steps, settings.every):
+            # Each block draws from a seed of its own, so that it can be taken up again here.
+            torch.manual_seed(seed * 100_003 + block)
+            policy.train()
+            size = min(settings.every, settings.steps - block)
+            for _ in range(size):
+                rows = training[torch.randint(len(training), (settings.batch,))]
+                crop = torch.randint(reward.shape[1], (settings.batch,), device=device)
+                probabilities = policy(_state(policy, experience, rows, crop))
+                loss = policy_loss(probabilities, reward[rows, crop], settings.estimator)
+                optimiser.zero_grad(set_to_none=True)
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+                got = (probabilities[:, KEEP].detach() * reward[rows, crop]).mean()
+                gained += float(got) / size
+            point = _validate(policy, experience, reward, validation)
+            point = {"step": block + size, "train_reward": gained, **point}
+            gained = 0.0
+            curve.append(point)
+            if point["validation_reward"] >= max(p["validation_reward"] for p in curve):
+                best = {k: v.detach().clone() for k, v in policy.state_dict().items()}
+            if checkpoint:
+                checkpoint.save(
+                    {
+                        "step": block + size,
+                        "policy": policy.state_dict(),
+                        "optimiser": optimiser.state_dict(),
+                        "schedule": schedule.state_dict(),
+                        "curve": curve,
+                        "best": best,
+                    }
+                )
+            progress("agent", block + size, settings.steps, point)
+    policy.load_state_dict(best)
+    return policy.eval(), curve
+
+
+def _state(policy: Policy, e: Experience, rows: Tensor, crop: Tensor) -> Tensor:
+    return policy.state(
+        e.f[rows], e.f_region[rows, crop].float(), e.b[rows], e.b_region[rows, crop]
+    )
+
+
+def _optimiser(policy: Policy, settings: AgentSettings) -> tuple[Any, Any]:
+    if settings.optimiser == "sgd":
+        sgd = torch.optim.SGD(
+            policy.parameters(), settings.lr, momentum=0.9, weight_decay=settings.weight_decay
+        )
+        return sgd, torch.optim.lr_scheduler.ConstantLR(sgd, 1.0)
+    adamw = torch.optim.AdamW(policy.parameters(), settings.lr, weight_decay=settings.weight_decay)
+    return adamw, rise_and_fall(adamw, settings.steps, warm_up=0.1)
+
+
+@torch.inference_mode()
+def _validate(policy: Policy, e: Experience, reward: Tensor, rows: Tensor) -> dict[str, float]:
+    """The reward obtained by keeping what has a probability of one half or more."""
+    policy.eval()
+    kept = torch.stack(
+        [
+            policy(_state(policy, e, rows, torch.full_like(rows, crop)))[:, KEEP] >= 0.5
+            for crop in range(reward.shape[1])
+        ],
+        dim=1,
+    )
+    return {
+        "validation_reward": float((kept * reward[rows]).mean()),
+        "kept": float(kept.float().mean()),
+        "best_possible": float(F.relu(reward[rows]).mean()),
+    }

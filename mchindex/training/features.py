@@ -1,0 +1,165 @@
+"""Features on disk: computed once, shared by all methods, widths and seeds.
+
+They stand in shards of a few hundred images. A shard's name is a hash of its images' content, of
+the backbone's weights and of the regions, so that nothing stale is ever read, and an extraction
+that was interrupted goes on at the shard it had reached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from mchindex.datasets import ImageSource
+from mchindex.images import ImageError
+from mchindex.models.extract import Extractor
+from mchindex.models.hashing import Progress, silent
+from mchindex.models.mch import digest
+from mchindex.regions import WHOLE, Boxes, Layout, random_boxes
+
+SHARD = 512
+
+
+class Regions(Protocol):
+    """Which boxes of an image are wanted."""
+
+    @property
+    def about(self) -> str:
+        """Says all that the boxes depend on besides the image's key."""
+        ...
+
+    def boxes(self, key: bytes) -> Boxes: ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same boxes of every image."""
+
+    layout: Layout
+
+    @property
+    def about(self) -> str:
+        return f"fixed {self.layout.boxes}"
+
+    def boxes(self, key: bytes) -> Boxes:
+        return self.layout.array()
+
+
+@dataclass(frozen=True)
+class WithCrops:
+    """The whole image and random crops of it, for training."""
+
+    count: int
+    sigma: float | tuple[float, float]
+    seed: int = 0
+
+    @property
+    def about(self) -> str:
+        return f"whole and {self.count} crops of {self.sigma} from seed {self.seed}"
+
+    def boxes(self, key: bytes) -> Boxes:
+        crops = random_boxes(self.count, self.sigma, self.seed, key)
+        return np.concatenate([[WHOLE], crops])
+
+
+WHOLE_ONLY = Fixed(Layout(("whole",), (WHOLE,)))
+
+
+def default_cache() -> Path:
+    """`$MCH_CACHE`, or a folder in the user's cache."""
+    if own := os.environ.get("MCH_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mchindex"
+
+
+class FeatureCache:
+    """A folder of shards; `None` keeps nothing."""
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+
+    def features(
+        self,
+        extractor: Extractor,
+        images: ImageSource,
+        rows: Sequence[int] | NDArray[np.int64],
+        regions: Regions,
+        progress: Progress = silent,
+    ) -> NDArray[np.float16]:
+        """(len(rows), regions, dim); an image that cannot be read has NaN, see `unreadable`."""
+        backbone = extractor.backbone
+        identity = digest(
+            {"name": backbone.name, "size": backbone.size, "mode": extractor.mode},
+            backbone.state_dict(),
+        )
+        parts = []
+        for start in range(0, len(rows), SHARD):
+            part = [int(i) for i in rows[start : start + SHARD]]
+            keys = [_key(images, i) for i in part]
+            parts.append(self._shard(extractor, images, part, keys, regions, identity))
+            progress("features", start + len(part), len(rows), {})
+        if not parts:
+            return np.empty((0, len(regions.boxes(b"")), backbone.dim), np.float16)
+        return np.concatenate(parts)
+
+    def _shard(
+        self,
+        extractor: Extractor,
+        images: ImageSource,
+        rows: list[int],
+        keys: list[bytes],
+        regions: Regions,
+        identity: str,
+    ) -> NDArray[np.float16]:
+        path = None
+        if self.root is not None:
+            total = hashlib.sha256(f"{identity} {regions.about} {extractor.engine}".encode())
+            for key in keys:
+                total.update(key)
+            path = self.root / identity[:12] / f"{total.hexdigest()[:40]}.npy"
+            if path.exists():
+                try:
+                    stored: NDArray[np.float16] = np.load(path, allow_pickle=False)
+                    return stored
+                except (ValueError, OSError, EOFError):
+                    path.unlink(missing_ok=True)  # cut short: computed again
+        boxes = np.stack([regions.boxes(key) for key in keys])
+        opened: list[Image.Image] = []
+        good: list[int] = []
+        for place, row in enumerate(rows):
+            try:
+                opened.append(images.image(row))
+                good.append(place)
+            except ImageError:
+                continue
+        out = np.full((len(rows), boxes.shape[1], extractor.backbone.dim), np.nan, np.float16)
+        if good:
+            out[good] = extractor(opened, boxes[good])
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new = path.with_name(f".{path.name}.{os.getpid()}")
+            with new.open("wb") as file:
+                np.save(file, out)
+            os.replace(new, path)
+        return out
+
+
+def unreadable(features: NDArray[np.float16]) -> NDArray[np.bool_]:
+    """(n,): which images could not be decoded."""
+    broken: NDArray[np.bool_] = np.isnan(features[:, 0, 0])
+    return broken
+
+
+def _key(images: ImageSource, row: int) -> bytes:
+    try:
+        return images.key(row)
+    except (OSError, ImageError):
+        return bytes(32)  # a file that is gone: its features are NaN

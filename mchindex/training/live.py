@@ -1,0 +1,84 @@
+"""Views of images that pass through the backbone while it learns, instead of features on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from mchindex.datasets import ImageSource
+from mchindex.models.backbones import Backbone
+from mchindex.models.extract import Mode, cores, resized
+from mchindex.regions import WHOLE, overlaps
+from mchindex.training.features import Regions
+
+IN_MEMORY = 1 << 30  # bytes of decoded images that are kept; the rest is decoded each time
+
+
+class LiveViews:
+    """Training images through a backbone whose weights may change: (whole image, crops…)."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        images: ImageSource,
+        rows: Sequence[int],
+        labels: Tensor,
+        regions: Regions,
+        mode: Mode,
+    ) -> None:
+        self.backbone, self.labels, self.mode = backbone, labels, mode
+        self._images, self._rows = images, [int(i) for i in rows]
+        self._boxes = np.stack([regions.boxes(images.key(i)) for i in self._rows])
+        self._decoded: dict[int, Image.Image] = {}
+        self._held = 0
+        self._pool = ThreadPoolExecutor(cores())
+
+    @property
+    def dim(self) -> int:
+        return self.backbone.dim
+
+    @property
+    def views(self) -> int:
+        return int(self._boxes.shape[1])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self.backbone.parameters())
+
+    def pixels(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+        """(n, 3, size, size) bytes of one view, or of one for each row."""
+        views = torch.as_tensor(view).expand(len(rows)).tolist()
+        boxes = [self._boxes[i, v] for i, v in zip(rows.tolist(), views, strict=True)]
+        return self._resized(rows, boxes)
+
+    def batch(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+        device = next(self.backbone.parameters()).device
+        if self.mode == "crops":
+            out: Tensor = self.backbone(self.pixels(rows, view).to(device))
+            return out
+        maps = self.backbone.feature_map(self._resized(rows, [WHOLE] * len(rows)).to(device))
+        views = torch.as_tensor(view).expand(len(rows)).numpy()
+        weight = overlaps(self._boxes[rows.numpy(), views], *maps.shape[-2:])
+        return torch.einsum("ndc,nc->nd", maps.flatten(2), torch.from_numpy(weight).to(device))
+
+    def _resized(self, rows: Tensor, boxes: Sequence[Sequence[float]]) -> Tensor:
+        size = self.backbone.size
+        jobs = zip(rows.tolist(), boxes, strict=True)
+        parts = self._pool.map(lambda job: resized(self._image(job[0]), job[1], size), jobs)
+        return torch.from_numpy(np.stack(list(parts)))
+
+    def _image(self, row: int) -> Image.Image:
+        image = self._decoded.get(row)
+        if image is None:
+            image = self._images.image(self._rows[row])
+            if self._held < IN_MEMORY:
+                self._held += image.width * image.height * 3
+                self._decoded[row] = image
+        return image

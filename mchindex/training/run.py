@@ -1,0 +1,306 @@
+"""From labelled images to a model: backbone, features, base method, agent, one after the other.
+
+Each stage leaves its state in the output's `checkpoint` folder, so that an interrupted training
+goes on from there, and ends with the weights it would have had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mchindex.datasets import Dataset, DatasetError
+from mchindex.models.backbones import BACKBONES, Backbone, create_backbone
+from mchindex.models.deep import DeepHash
+from mchindex.models.extract import Engine, Extractor, Mode, choose_device
+from mchindex.models.hashing import Features, HashMethod, Progress, Views, silent
+from mchindex.models.mch import CONFIG, MCHModel
+from mchindex.models.methods import METHODS, create_method
+from mchindex.models.policy import Policy
+from mchindex.training.agent import AgentSettings, agent_settings, train_agent
+from mchindex.training.backbone import BackboneSettings, train_backbone
+from mchindex.training.features import FeatureCache, WithCrops, unreadable
+from mchindex.training.live import LiveViews
+
+CHECKPOINT, REPORT = "checkpoint", "training.json"
+
+
+class TrainingError(Exception):
+    """A training cannot start or go on as asked."""
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """All that decides how a model comes out, besides the data."""
+
+    method: str = "dch"
+    bits: int = 64
+    backbone: str = "efficientnet-lite0"
+    size: int | None = None  # pixels a side of the backbone's input; None: its default
+    weights: str | None = None  # a file for the backbone; None: pretrained, or from scratch
+    finetune: bool = False  # train the backbone together with the hash layer
+    regions: Mode = "pooled"
+    sigma: float = 0.5
+    xi: float = 0.5
+    crops: int = 8  # random crops a training image
+    seed: int = 0
+    agent: bool = True
+    settings: dict[str, Any] = field(default_factory=dict)  # of the method
+    agent_settings: dict[str, Any] = field(default_factory=dict)
+    backbone_settings: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Says what is wrong before hours are spent."""
+        if self.method not in METHODS:
+            raise ValueError(f"no method is called {self.method!r}: there are {', '.join(METHODS)}")
+        if self.backbone not in BACKBONES:
+            names = ", ".join(BACKBONES)
+            raise ValueError(f"no backbone is called {self.backbone!r}: there are {names}")
+        if self.crops < 1:
+            raise ValueError(f"the agent learns from crops: at least 1 an image, not {self.crops}")
+        if self.finetune and not issubclass(METHODS[self.method], DeepHash):
+            deep = ", ".join(k for k, v in METHODS.items() if issubclass(v, DeepHash))
+            raise ValueError(f"{self.method} trains no network: only {deep} can be fine-tuned")
+        METHODS[self.method].settings_type().updated(self.settings)
+        self.agent_options()
+        BackboneSettings().updated(self.backbone_settings)
+
+    def agent_options(self) -> AgentSettings:
+        return agent_settings(self.method, self.agent_settings)
+
+
+@dataclass
+class Trained:
+    """A model and how it came about."""
+
+    model: MCHModel
+    curve: list[dict[str, float]]  # of the agent, empty without one
+    seconds: dict[str, float]  # by stage
+    skipped: dict[str, int]  # images left out, by reason
+
+
+class Stage:
+    """A stage's state in a file; read back without pickle."""
+
+    def __init__(self, path: Path | None, every: float = 20.0) -> None:
+        self.path, self.every, self.last = path, every, time.monotonic()
+
+    def load(self) -> dict[str, Any] | None:
+        if self.path is None or not self.path.exists():
+            return None
+        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        return state
+
+    def save(self, state: dict[str, Any], force: bool = False) -> None:
+        """Writes the state, unless the last one is only seconds old."""
+        if self.path is None or (not force and time.monotonic() - self.last < self.every):
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(f".{os.getpid()}")
+        torch.save(state, new)
+        os.replace(new, self.path)
+        self.last = time.monotonic()
+
+
+def train_model(
+    dataset: Dataset,
+    options: TrainingOptions,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str | None = None,
+    engine: Engine = "auto",
+    cache: Path | None = None,
+    progress: Progress = silent,
+) -> Trained:
+    """Trains a model on the data set's training images; with `out`, saves it there."""
+    options.check()
+    work = _prepare(out, options, dataset, resume, overwrite)
+    where = choose_device(device)
+    seconds: dict[str, float] = {}
+    start = time.monotonic()
+
+    def done(stage: str) -> None:
+        nonlocal start
+        seconds[stage] = round(time.monotonic() - start, 2)
+        start = time.monotonic()
+
+    rows = dataset.splits["train"]
+    if len(rows) < 2:
+        raise DatasetError(f"{dataset.name} has {len(rows)} training images: at least 2 are needed")
+    backbone, pretrained = _backbone(options)
+    backbone.to(where)
+    regions = WithCrops(options.crops, options.sigma)
+
+    def live() -> LiveViews:
+        labels = torch.from_numpy(dataset.labels[rows])
+        return LiveViews(backbone, dataset.images, rows.tolist(), labels, regions, options.regions)
+
+    if not pretrained and options.weights is None:
+        dataset, rows = _readable(dataset)
+        recipe = BackboneSettings().updated(options.backbone_settings)
+        if not _finished(work, "backbone", backbone):
+            train_backbone(live(), recipe, options.seed, progress, _stage(work, "backbone-part"))
+            _finish(work, "backbone", backbone)
+        done("backbone")
+
+    method = create_method(options.method, backbone.dim, options.bits, options.settings).to(where)
+    if options.finetune:
+        dataset, rows = _readable(dataset)
+        if not _finished(work, "base", method, backbone):
+            method.fit(live(), options.seed, progress, _stage(work, "base-part"))
+            _finish(work, "base", method, backbone)
+        pretrained = False
+        done("base")
+    extractor = Extractor(backbone, options.regions, where, engine)
+    features = FeatureCache(cache).features(extractor, dataset.images, rows, regions, progress)
+    broken = unreadable(features)
+    if broken.any():
+        dataset = dataset.without(rows[broken], "unreadable")
+        features, rows = features[~broken], dataset.splits["train"]
+        if len(rows) < 2:
+            raise DatasetError(f"{dataset.name} has {len(rows)} readable training images")
+    data = Features(torch.from_numpy(features), torch.from_numpy(dataset.labels[rows]))
+    done("features")
+    if not options.finetune:
+        if not _finished(work, "base", method):
+            method.fit(data, options.seed, progress, _stage(work, "base-part"))
+            _finish(work, "base", method)
+        done("base")
+    method.eval()
+    policy: Policy | None = None
+    curve: list[dict[str, float]] = []
+    if options.agent:
+        part, settings = _stage(work, "agent-part"), options.agent_options()
+        policy, curve = train_agent(method, data, settings, options.seed, progress, part)
+        done("agent")
+    model = MCHModel(
+        backbone,
+        method,
+        policy,
+        options.sigma,
+        options.xi,
+        options.regions,
+        where,
+        engine,
+        {"data": dataset.name, "images": len(rows), "classes": list(dataset.classes)},
+        pretrained,
+    )
+    trained = Trained(model, curve, seconds, dict(dataset.skipped))
+    if out is not None:
+        _save(out, options, trained)
+    return trained
+
+
+def fit_from_features(
+    features: Tensor, labels: Tensor, options: TrainingOptions, progress: Progress = silent
+) -> tuple[HashMethod, Policy | None, list[dict[str, float]]]:
+    """Base method and agent on features that are at hand: (n, 1 + crops, dim), (n, classes)."""
+    data: Views = Features(features, labels)
+    method = create_method(options.method, data.dim, options.bits, options.settings)
+    method.fit(data, options.seed, progress)
+    method.eval()
+    if not options.agent:
+        return method, None, []
+    policy, curve = train_agent(method, data, options.agent_options(), options.seed, progress)
+    return method, policy, curve
+
+
+def _backbone(options: TrainingOptions) -> tuple[Backbone, bool]:
+    """The backbone, and whether its weights are those that come beside it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        if options.weights is not None:
+            return create_backbone(options.backbone, options.size, options.weights), False
+        own = BACKBONES[options.backbone].load_pretrained is not Backbone.load_pretrained
+        weights = "pretrained" if own else None
+        return create_backbone(options.backbone, options.size, weights), own
+
+
+def _readable(dataset: Dataset) -> tuple[Dataset, Any]:
+    """Without the training images that cannot be decoded, which would end a live training."""
+    from mchindex.images import ImageError
+
+    bad = []
+    for i in dataset.splits["train"].tolist():
+        try:
+            dataset.images.image(i)
+        except ImageError:
+            bad.append(i)
+    if bad:
+        dataset = dataset.without(np.array(bad), "unreadable")
+    return dataset, dataset.splits["train"]
+
+
+def _prepare(
+    out: Path | None, options: TrainingOptions, dataset: Dataset, resume: bool, overwrite: bool
+) -> Path | None:
+    """The folder for checkpoints; refuses to mix two trainings in one output."""
+    if out is None:
+        return None
+    work = out / CHECKPOINT
+    asked = {"options": asdict(options), "data": dataset.name, "images": len(dataset.labels)}
+    asked = json.loads(json.dumps(asked))
+    if overwrite:
+        shutil.rmtree(work, ignore_errors=True)
+        (out / CONFIG).unlink(missing_ok=True)
+    if (out / CONFIG).exists():
+        raise TrainingError(f"{out} holds a trained model: choose another --out, or --overwrite it")
+    if (work / "options.json").exists():
+        if not resume:
+            raise TrainingError(
+                f"{out} holds an interrupted training: --resume goes on with it, --overwrite "
+                "starts anew"
+            )
+        if json.loads((work / "options.json").read_text()) != asked:
+            raise TrainingError(
+                f"{out} holds an interrupted training with other options or data: give the same "
+                "ones to --resume it, or --overwrite it"
+            )
+    work.mkdir(parents=True, exist_ok=True)
+    (work / "options.json").write_text(json.dumps(asked, indent=1))
+    return work
+
+
+def _stage(work: Path | None, name: str) -> Stage:
+    return Stage(None if work is None else work / f"{name}.pt")
+
+
+def _finished(work: Path | None, stage: str, *modules: torch.nn.Module) -> bool:
+    """Loads what a stage ended with, if it has ended."""
+    state = _stage(work, stage).load()
+    if state is None:
+        return False
+    for i, module in enumerate(modules):
+        module.load_state_dict(state[str(i)])
+        module.eval()
+    return True
+
+
+def _finish(work: Path | None, stage: str, *modules: torch.nn.Module) -> None:
+    state = {str(i): module.state_dict() for i, module in enumerate(modules)}
+    _stage(work, stage).save(state, force=True)
+    if work is not None:
+        (work / f"{stage}-part.pt").unlink(missing_ok=True)
+
+
+def _save(out: Path, options: TrainingOptions, trained: Trained) -> None:
+    trained.model.save(out)
+    report = {
+        "options": asdict(replace(options, agent_settings=asdict(options.agent_options()))),
+        "seconds": trained.seconds,
+        "skipped": trained.skipped,
+        "curve": trained.curve,
+    }
+    (out / REPORT).write_text(json.dumps(report, indent=1) + "\n")
+    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
