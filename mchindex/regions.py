@@ -6,6 +6,7 @@ A box is (x0, y0, x1, y1) in 0…1, from the top left corner, so that one layout
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,8 +48,12 @@ class Layout:
         return np.array(self.boxes)
 
     def __add__(self, other: Layout) -> Layout:
-        """Both layouts' regions, the whole image once."""
-        return Layout(self.names + other.names[1:], self.boxes + other.boxes[1:])
+        """Both layouts' regions, the whole image once; a name that both have gets a number."""
+        names = list(self.names)
+        for name in other.names[1:]:
+            again = (f"{name} {i}" for i in itertools.count(2))
+            names.append(name if name not in names else next(n for n in again if n not in names))
+        return Layout(tuple(names), self.boxes + other.boxes[1:])
 
 
 def corners_and_centre(sigma: float = 0.5) -> Layout:

@@ -1,22 +1,45 @@
-"""The example of the README runs as printed, and says what its comments say."""
+"""The examples of the README run as printed, and do what their comments say."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from mchindex.datasets import open_dataset
+from mchindex.training import TrainingOptions, train_model
 from script import run_script
 
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_example_runs(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+LEARNING, SEARCHING = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def test_the_model_example_runs(tmp_path: Path) -> None:
+    data = open_dataset("scenes:60")
+    options = TrainingOptions(
+        bits=32,
+        backbone="small",
+        settings={"epochs": 1},
+        agent_settings={"steps": 10},
+        backbone_settings={"epochs": 1},
+    )
+    train_model(data, options, out=tmp_path / "model")
+    for i, name in enumerate(("cat-and-dog.jpg", "cat.jpg")):
+        data.images.image(i).save(tmp_path / name)
+    checks = (
+        "assert encoded.codes.shape[1] == query.shape[1] == 4 and encoded.regions[0] == 0\n"
+        "assert encoded.keep.shape == (1, 6)\n"
+    )
+    run_script(LEARNING + checks, folder=tmp_path)
+
+
+def test_the_table_example_runs(tmp_path: Path) -> None:
     checks = (
         "assert hits.ids[0, 0] == 1 and hits.distances[0, 0] == 0 and hits.regions[0, 0] == 1\n"
         "assert hits.exact.all() and 1 not in BucketTable.load('table.mch')\n"
     )
-    run_script(example + checks, folder=tmp_path)
+    run_script(SEARCHING + checks, folder=tmp_path)
     assert (tmp_path / "table.mch").exists()
 
 

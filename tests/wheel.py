@@ -26,5 +26,7 @@ hits = table.search(codes[:10], k=3)
 assert hits.ids[:, 0].tolist() == list(range(10)), hits.ids
 assert hits.distances[:, 0].tolist() == [0] * 10
 assert "torch" not in sys.modules
+subprocess.run([f"{sys.prefix}/bin/mch", "--version"], check=True)
+subprocess.run([f"{sys.prefix}/bin/mch", "methods"], check=True, stdout=subprocess.DEVNULL)
 print(f"mchindex {mchindex.__version__} in {mchindex.__file__} searches.")
 print(f"import: {seconds('import mchindex'):.2f} s, numpy alone {seconds('import numpy'):.2f} s")

@@ -28,11 +28,12 @@ from mchindex.models.hashing import (
 
 @dataclass(frozen=True)
 class ADSHSettings(DeepSettings):
-    epochs: int = 50  # outer rounds: a sample, inner epochs of the network, then V
+    epochs: int = 20  # outer rounds: a sample, inner epochs of the network, then V
     inner: int = 3
     sample: int = 2000
-    batch: int = 64
-    gamma: float = 200.0
+    batch: int = 128
+    # The authors' 200 leaves the network's codes far from V, and here all codes are the network's.
+    gamma: float = 2e4
     # The first V is random, and its bits stay apart only if the network learns it at full rate.
     warm_up: float = 0.0
 
@@ -84,7 +85,7 @@ class ADSH(DeepHash):
                     loss = (fit + settings.gamma * near) / self.bits**2
                     loop.update(loss)
                     total += float(loss.detach())
-            self.eval()
+            loop.train(False)
             with torch.no_grad():
                 parts = [data.batch(rows).to(device) for rows in chosen.split(1024)]
                 u = torch.tanh(torch.cat([self.project(x) for x in parts]))

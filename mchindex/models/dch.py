@@ -16,7 +16,8 @@ from mchindex.models.deep import DeepSettings, PairwiseHash, cosine_distances
 
 @dataclass(frozen=True)
 class DCHSettings(DeepSettings):
-    gamma: float = 1.0  # scale of the Cauchy distribution: smaller gathers more
+    epochs: int = 40
+    gamma: float = 0.5  # scale of the Cauchy distribution: smaller gathers more
     quantisation: float = 0.1  # weight of the regulariser that pulls the relaxed codes to ±1
     min_distance: float = (
         0.005  # of the bits: a dissimilar pair at distance 0 costs infinitely much

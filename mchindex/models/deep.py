@@ -72,6 +72,8 @@ class DeepHash(HashMethod):
         """Fresh weights from the seed, the features' scale, the pairs' weights."""
         if not 0 <= self.settings.crop_share <= 1:
             raise ValueError(f"crop_share is a share, 0 to 1, not {self.settings.crop_share}")
+        if (backbone := getattr(data, "backbone", None)) is not None:
+            backbone.eval()  # the scale is of features as they are used, without dropout
         rows = torch.arange(len(data))[:: max(1, len(data) // 4096)]
         with torch.no_grad():
             x = torch.cat([data.batch(part) for part in rows.split(256)])
@@ -149,19 +151,21 @@ class Loop:
 
     def __iter__(self) -> Iterator[tuple[int, torch.Generator]]:
         """Epochs still to do, each with its generator; the method is in training mode."""
-        first = self._resume()
-        modules = [self.method, *([self.backbone] if self.backbone else [])]
-        for epoch in range(first, self.epochs):
-            for module in modules:
-                module.train()
+        for epoch in range(self._resume(), self.epochs):
+            self.train(True)
             seed = self.seed * 100_003 + epoch
             with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
                 torch.manual_seed(seed)
                 yield epoch, torch.Generator().manual_seed(seed)
             if self.checkpoint:
                 self.checkpoint.save(self._state(epoch + 1))
-        for module in modules:
-            module.eval()
+        self.train(False)
+
+    def train(self, mode: bool) -> None:
+        """Sets the method, and the backbone that learns with it, to training or to use."""
+        self.method.train(mode)
+        if self.backbone:
+            self.backbone.train(mode)
 
     def update(self, loss: Tensor) -> None:
         self.optimiser.zero_grad(set_to_none=True)

@@ -38,7 +38,9 @@ GPU_BATCH = 256
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Threads to work with: as many as torch has been given, of the cores there are."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(there or 1, torch.get_num_threads())
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -173,7 +175,10 @@ class _TorchRunner:
 
 
 class _OnnxRunner:
-    """A session for each thread, of one thread each: faster than one session of many threads."""
+    """A session for each caller at a time, of one thread each: faster than one of many threads.
+
+    Sessions are kept for the next caller, because building one takes longer than a pass.
+    """
 
     name = "onnx"
 
@@ -194,25 +199,27 @@ class _OnnxRunner:
             )
         part.eval()
         self.model = file.getvalue()
-        self.own = threading.local()
+        self.idle: list[Any] = []  # sessions that nobody uses at the moment
 
     def _session(self) -> Any:
-        if not hasattr(self.own, "session"):
+        try:
+            return self.idle.pop()
+        except IndexError:
             import onnxruntime
 
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = 1
             options.log_severity_level = 3
-            self.own.session = onnxruntime.InferenceSession(
+            return onnxruntime.InferenceSession(
                 self.model, options, providers=["CPUExecutionProvider"]
             )
-        return self.own.session
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float32]:
         session, out = self._session(), []
         for start in range(0, len(pixels), BATCH):
             part = pixels[start : start + BATCH].astype(np.float32)
             out.append(session.run(None, {"pixels": part})[0])
+        self.idle.append(session)
         return np.concatenate(out)
 
 
@@ -224,10 +231,16 @@ def _runner(part: _Part, device: torch.device, engine: Engine) -> _TorchRunner |
         if engine == "onnx":
             raise ValueError("engine 'onnx' needs ONNX Runtime: pip install 'mchindex[fast]'")
         return plain
-    fast = _OnnxRunner(part)
     size = part.backbone.size
     sample = np.random.default_rng(0).integers(0, 256, (2, 3, size, size), np.uint8)
-    ours, theirs = fast(sample), plain(sample)
+    try:
+        fast = _OnnxRunner(part)
+        ours, theirs = fast(sample), plain(sample)
+    except Exception as error:  # what a user's network may do, ONNX may not be able to
+        if engine == "onnx":
+            raise ValueError(f"ONNX Runtime cannot run this backbone: {error}") from error
+        warnings.warn("ONNX Runtime cannot run this backbone: torch is used", stacklevel=3)
+        return plain
     if not np.allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(np.abs(theirs).max())):
         if engine == "onnx":
             raise ValueError("ONNX Runtime gives other features than torch for this backbone")

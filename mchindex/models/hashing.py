@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, Self, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -134,7 +134,11 @@ class Settings:
 
 
 def read_setting(name: str, value: Any, kind: Any) -> Any:
-    """A value given as text, read as its field's type."""
+    """A value given as text, read as its field's type; of a choice it must be one."""
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"{name}={value}: expected one of {', '.join(get_args(kind))}")
+        return value
     if not isinstance(value, str) or kind is str:
         return value
     try:
@@ -151,6 +155,12 @@ def read_setting(name: str, value: Any, kind: Any) -> Any:
         raise ValueError(f"{name}={value}: expected a value of type {expected}") from None
 
 
+def check_bits(bits: int) -> int:
+    if bits < 8 or bits > 256 or bits % 8:
+        raise ValueError(f"bits is a multiple of 8 from 8 to 256, not {bits}")
+    return bits
+
+
 class HashMethod(nn.Module, ABC):
     """A hashing method over features of `dim` numbers."""
 
@@ -163,9 +173,7 @@ class HashMethod(nn.Module, ABC):
 
     def __init__(self, dim: int, bits: int, settings: Settings | None = None) -> None:
         super().__init__()
-        if bits < 8 or bits > 256 or bits % 8:
-            raise ValueError(f"bits is a multiple of 8 from 8 to 256, not {bits}")
-        self.dim, self.bits = dim, bits
+        self.dim, self.bits = dim, check_bits(bits)
         self.settings: Any = self.settings_type() if settings is None else settings
         self.register_buffer("weights", torch.ones(2))
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from mchindex.images import Source, open_rgb
@@ -80,6 +80,12 @@ def first_of_equals(codes: Packed, kept: NDArray[np.bool_]) -> NDArray[np.bool_]
     return first
 
 
+def check_xi(xi: float) -> float:
+    if not 0 <= xi <= 1:
+        raise ValueError(f"xi is a probability, 0 to 1, not {xi}")
+    return xi
+
+
 @dataclass
 class MCHModel:
     """`encode` for images that are stored, `encode_query` for those that are looked for."""
@@ -96,8 +102,7 @@ class MCHModel:
     pretrained: bool = False  # the backbone's weights are those that come beside it
 
     def __post_init__(self) -> None:
-        if not 0 <= self.xi <= 1:
-            raise ValueError(f"xi is a probability, 0 to 1, not {self.xi}")
+        check_xi(self.xi)
         self.layout: Layout = corners_and_centre(self.sigma)
         self._extractor: Extractor | None = None
         for module in (self.backbone, self.method, self.policy):
@@ -125,7 +130,9 @@ class MCHModel:
 
     def choose(self, found: RegionCodes) -> Encoded:
         """Keeps what the policy gives a probability of at least xi, and the whole image always."""
-        return found.chosen(found.keep >= self.xi)
+        kept = found.keep >= self.xi
+        kept[:, 1:] &= self.policy is not None  # without one, not even at xi = 0
+        return found.chosen(kept)
 
     def codes_of(self, features: Tensor) -> Packed:
         """(n, dim) features of whole images -> their codes, packed."""
@@ -177,11 +184,7 @@ class MCHModel:
     def config(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "backbone": {
-                "name": self.backbone.name,
-                "size": self.backbone.size,
-                "pretrained": self.pretrained,
-            },
+            "backbone": {**self.backbone.identity, "pretrained": self.pretrained},
             "regions": self.mode,
             "method": self.method.name,
             "bits": self.bits,
@@ -208,9 +211,10 @@ class MCHModel:
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         config = self.config() | {"fingerprint": self.fingerprint}
-        _replace(folder / WEIGHTS, lambda file: save_file(self._tensors(), file))
+        weights = save(self._tensors())
+        _replace(folder / WEIGHTS, lambda file: file.write_bytes(weights))
         text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
-        _replace(folder / CONFIG, lambda file: file.write_text(text))
+        _replace(folder / CONFIG, lambda file: file.write_text(text, "utf-8"))
 
     @classmethod
     def load(
@@ -229,24 +233,27 @@ class MCHModel:
         """
         folder = Path(path)
         config, tensors = _read(folder)
+        where = choose_device(device)
         try:
-            model = cls._built(config, tensors, sigma, xi, device, engine, backbone)
+            model = cls._built(config, tensors, where, engine, backbone)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise ModelError(f"{folder} does not hold a usable model: {error}") from error
-        if sigma is None and xi is None and model.fingerprint != config.get("fingerprint"):
+        if model.fingerprint != config.get("fingerprint"):
             raise ModelError(
                 f"{folder} is damaged: its weights or settings are not those that were saved"
             )
-        return model
+        return replace(
+            model,
+            sigma=model.sigma if sigma is None else sigma,
+            xi=model.xi if xi is None else xi,
+        )
 
     @classmethod
     def _built(
         cls,
         config: Mapping[str, Any],
         tensors: Mapping[str, Tensor],
-        sigma: float | None,
-        xi: float | None,
-        device: str | None,
+        device: torch.device,
         engine: Engine,
         backbone: Backbone | None,
     ) -> MCHModel:
@@ -270,10 +277,10 @@ class MCHModel:
             backbone,
             method,
             policy,
-            config["sigma"] if sigma is None else sigma,
-            config["xi"] if xi is None else xi,
+            config["sigma"],
+            config["xi"],
             config["regions"],
-            choose_device(device),
+            device,
             engine,
             dict(config.get("about", {})),
             pretrained,
@@ -310,7 +317,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not (folder / CONFIG).is_file():
         raise ModelError(f"{folder} is not a model: it has no {CONFIG}")
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = json.loads((folder / CONFIG).read_text("utf-8"))
         version = config["format"]
     except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ModelError(f"{folder / CONFIG} is damaged: {error}") from error

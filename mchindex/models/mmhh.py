@@ -19,7 +19,8 @@ from mchindex.models.hashing import Views, sign
 class MMHHSettings(DeepSettings):
     radius: float = 2.0  # H
     quantisation: float = 1e-3  # λ of ‖b - u‖²
-    dissimilar: float = 1.0  # factor on the dissimilar pairs' weight
+    # Factor on the dissimilar pairs' weight: their loss is so flat that at 1 all codes become one.
+    dissimilar: float = 6.0
 
 
 class MMHH(PairwiseHash):

@@ -53,6 +53,11 @@ class AgentSettings(Settings):
     validation: float = 0.15  # share of the training images on which the best step is chosen
     every: int = 50  # steps between two looks at the validation images
 
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "width", "every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"the agent's {name} is at least 1, not {getattr(self, name)}")
+
 
 PAPER = AgentSettings(
     estimator="reinforce",
@@ -68,7 +73,12 @@ PAPER = AgentSettings(
 )
 
 # Chosen on validation parts of training sets.
-TUNED: dict[str, dict[str, Any]] = {}
+TUNED: dict[str, dict[str, Any]] = {
+    "ksh": {"bonus": 0.1},
+    "hashnet": {"bonus": 0.3},
+    "dch": {"bonus": 0.05},
+    "mmhh": {"bonus": 0.1},
+}
 
 
 def agent_settings(method: str, changes: dict[str, Any] | None = None) -> AgentSettings:

@@ -55,6 +55,8 @@ def train_backbone(
             first = left["epoch"]
         modules.train()
         for epoch in range(first, settings.epochs):
+            # A backbone's dropout draws from the global generator, which must not remember epochs.
+            torch.manual_seed(seed * 100_003 + epoch)
             generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
             total = 0.0
             for rows in batches(len(data), size, generator):

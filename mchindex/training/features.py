@@ -96,10 +96,7 @@ class FeatureCache:
     ) -> NDArray[np.float16]:
         """(len(rows), regions, dim); an image that cannot be read has NaN, see `unreadable`."""
         backbone = extractor.backbone
-        identity = digest(
-            {"name": backbone.name, "size": backbone.size, "mode": extractor.mode},
-            backbone.state_dict(),
-        )
+        identity = digest(backbone.identity | {"mode": extractor.mode}, backbone.state_dict())
         parts = []
         for start in range(0, len(rows), SHARD):
             part = [int(i) for i in rows[start : start + SHARD]]

@@ -7,7 +7,7 @@ keeps), `random_keep` (regions at random, as many distinct codes an image as the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,8 @@ def encode_dataset(
     wanted = {"query": WHOLE_ONLY, "database": Fixed(model.layout)}
     found, skipped = {}, dict(dataset.skipped)
     for name, which in rows.items():
-        features = store.features(model.extractor, dataset.images, which, wanted[name], progress)
+        step = _named(progress, name)
+        features = store.features(model.extractor, dataset.images, which, wanted[name], step)
         broken = unreadable(features)
         if broken.all():
             raise DatasetError(f"none of the {name} images of {dataset.name} can be read")
@@ -61,6 +62,15 @@ def encode_dataset(
         dataset.classes,
         skipped,
     )
+
+
+def _named(progress: Progress, split: str) -> Progress:
+    """Progress that says which split's features they are."""
+
+    def step(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        progress(f"{split} {stage}", done, total, figures)
+
+    return step
 
 
 def kept_by(way: str, found: RegionCodes, xi: float, seed: int = 0) -> NDArray[np.bool_]:
@@ -103,6 +113,15 @@ def as_codes(encoded: Encoded) -> Codes:
     return Codes(encoded.codes, encoded.images, encoded.kept)
 
 
+def _part(progress: Progress, number: int, parts: int) -> Callable[[int, int], None]:
+    """Progress of one of several evaluations, by queries."""
+
+    def step(done: int, queries: int) -> None:
+        progress("evaluation", number * queries + done, parts * queries, {})
+
+    return step
+
+
 def measure(
     coded: Coded,
     xi: float,
@@ -124,7 +143,7 @@ def measure(
             coded.labels,
             classes=coded.classes,
             threads=threads,
+            progress=_part(progress, number, len(ways)),
             **options,
         )
-        progress("evaluation", number + 1, len(ways), {"mAP": out[way].map})
     return out

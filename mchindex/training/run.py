@@ -6,6 +6,7 @@ goes on from there, and ends with the weights it would have had.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,18 +15,27 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mchindex.datasets import Dataset, DatasetError
+from mchindex.datasets.base import Rows
 from mchindex.models.backbones import BACKBONES, Backbone, create_backbone
 from mchindex.models.deep import DeepHash
-from mchindex.models.extract import Engine, Extractor, Mode, choose_device
-from mchindex.models.hashing import Features, HashMethod, Progress, Views, silent
-from mchindex.models.mch import CONFIG, MCHModel
+from mchindex.models.extract import MODES, Engine, Extractor, Mode, choose_device
+from mchindex.models.hashing import (
+    Features,
+    HashMethod,
+    Progress,
+    Views,
+    check_bits,
+    pair_weights,
+    silent,
+)
+from mchindex.models.mch import CONFIG, MCHModel, check_xi
 from mchindex.models.methods import METHODS, create_method
 from mchindex.models.policy import Policy
+from mchindex.regions import check_sigma
 from mchindex.training.agent import AgentSettings, agent_settings, train_agent
 from mchindex.training.backbone import BackboneSettings, train_backbone
 from mchindex.training.features import FeatureCache, WithCrops, unreadable
@@ -65,6 +75,14 @@ class TrainingOptions:
         if self.backbone not in BACKBONES:
             names = ", ".join(BACKBONES)
             raise ValueError(f"no backbone is called {self.backbone!r}: there are {names}")
+        if self.regions not in MODES:
+            raise ValueError(f"regions come as {' or '.join(MODES)}, not {self.regions!r}")
+        no_map = BACKBONES[self.backbone].feature_map is Backbone.feature_map
+        if self.regions == "pooled" and no_map:
+            raise ValueError(f"{self.backbone} has no feature map: use regions='crops'")
+        check_bits(self.bits)
+        check_sigma(self.sigma)
+        check_xi(self.xi)
         if self.crops < 1:
             raise ValueError(f"the agent learns from crops: at least 1 an image, not {self.crops}")
         if self.finetune and not issubclass(METHODS[self.method], DeepHash):
@@ -125,8 +143,11 @@ def train_model(
 ) -> Trained:
     """Trains a model on the data set's training images; with `out`, saves it there."""
     options.check()
-    work = _prepare(out, options, dataset, resume, overwrite)
     where = choose_device(device)
+    dataset, rows = _labelled(dataset)
+    backbone, pretrained = _backbone(options)  # a file of weights that is none leaves no trace
+    backbone.to(where)
+    work = _prepare(out, options, dataset, resume, overwrite)
     seconds: dict[str, float] = {}
     start = time.monotonic()
 
@@ -135,11 +156,6 @@ def train_model(
         seconds[stage] = round(time.monotonic() - start, 2)
         start = time.monotonic()
 
-    rows = dataset.splits["train"]
-    if len(rows) < 2:
-        raise DatasetError(f"{dataset.name} has {len(rows)} training images: at least 2 are needed")
-    backbone, pretrained = _backbone(options)
-    backbone.to(where)
     regions = WithCrops(options.crops, options.sigma)
 
     def live() -> LiveViews:
@@ -167,9 +183,7 @@ def train_model(
     broken = unreadable(features)
     if broken.any():
         dataset = dataset.without(rows[broken], "unreadable")
-        features, rows = features[~broken], dataset.splits["train"]
-        if len(rows) < 2:
-            raise DatasetError(f"{dataset.name} has {len(rows)} readable training images")
+        features, rows = features[~broken], _training(dataset)
     data = Features(torch.from_numpy(features), torch.from_numpy(dataset.labels[rows]))
     done("features")
     if not options.finetune:
@@ -227,7 +241,31 @@ def _backbone(options: TrainingOptions) -> tuple[Backbone, bool]:
         return create_backbone(options.backbone, options.size, weights), own
 
 
-def _readable(dataset: Dataset) -> tuple[Dataset, Any]:
+def _training(dataset: Dataset) -> Rows:
+    """The training images, of which there must be two that share a label and two that do not."""
+    rows = dataset.splits["train"]
+    if len(rows) < 2:
+        raise DatasetError(
+            f"{dataset.name} has {len(rows)} training images that can be used: at least 2 are "
+            f"needed{_left_out(dataset)}"
+        )
+    pair_weights(torch.from_numpy(dataset.labels[rows]))
+    return rows
+
+
+def _left_out(dataset: Dataset) -> str:
+    reasons = ", ".join(f"{n} {reason}" for reason, n in dataset.skipped.items())
+    return f" (left out: {reasons})" if reasons else ""
+
+
+def _labelled(dataset: Dataset) -> tuple[Dataset, Rows]:
+    """Without the training images of no class, which would be unlike everything."""
+    rows = dataset.splits["train"]
+    dataset = dataset.without(rows[~dataset.labels[rows].any(1)], "no label")
+    return dataset, _training(dataset)
+
+
+def _readable(dataset: Dataset) -> tuple[Dataset, Rows]:
     """Without the training images that cannot be decoded, which would end a live training."""
     from mchindex.images import ImageError
 
@@ -237,9 +275,8 @@ def _readable(dataset: Dataset) -> tuple[Dataset, Any]:
             dataset.images.image(i)
         except ImageError:
             bad.append(i)
-    if bad:
-        dataset = dataset.without(np.array(bad), "unreadable")
-    return dataset, dataset.splits["train"]
+    dataset = dataset.without(bad, "unreadable")
+    return dataset, _training(dataset)
 
 
 def _prepare(
@@ -249,7 +286,9 @@ def _prepare(
     if out is None:
         return None
     work = out / CHECKPOINT
-    asked = {"options": asdict(options), "data": dataset.name, "images": len(dataset.labels)}
+    rows = dataset.splits["train"]
+    train = hashlib.sha256(rows.tobytes() + dataset.labels[rows].tobytes()).hexdigest()
+    asked = {"options": asdict(options), "data": dataset.name, "train": train}
     asked = json.loads(json.dumps(asked))
     if overwrite:
         shutil.rmtree(work, ignore_errors=True)

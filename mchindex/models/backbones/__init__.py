@@ -5,6 +5,7 @@ from __future__ import annotations
 from os import PathLike
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from mchindex.models.backbones.alexnet import AlexNet
@@ -49,12 +50,15 @@ def create_backbone(
 
 def load_weights(backbone: nn.Module, path: str | PathLike[str]) -> None:
     """Loads a file of weights; what the backbone has no use for (a classifier) is left out."""
-    if str(path).endswith(".safetensors"):
-        from safetensors.torch import load_file
-
-        weights = load_file(path)
-    else:
-        weights = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        if str(path).endswith(".safetensors"):
+            weights = load_file(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # a file of something else fails in many ways
+        raise ValueError(f"{path} is not a file of weights: {error}") from error
     missing = backbone.load_state_dict(
         {k: v for k, v in weights.items() if k in backbone.state_dict()}, strict=False
     ).missing_keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,11 @@ class Backbone(nn.Module):
         self.size = self.default_size if size is None else size  # side of the input in pixels
         if self.size < 8:
             raise ValueError(f"a backbone needs an input of at least 8 pixels, not {self.size}")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that features depend on besides the weights."""
+        return {"name": self.name, "size": self.size}
 
     def normalise(self, pixels: Tensor) -> Tensor:
         dtype = next(self.parameters()).dtype

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -35,6 +37,10 @@ class Wrapped(Backbone):
         if not isinstance(out, Tensor) or out.ndim not in (2, 4):
             raise ValueError("a backbone gives a tensor (n, dim) or (n, dim, rows, columns)")
         self.maps, self.dim = out.ndim == 4, out.shape[1]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return super().identity | {"mean": self.mean, "std": self.std}
 
     def feature_map(self, pixels: Tensor) -> Tensor:
         if not self.maps:

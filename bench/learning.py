@@ -1,0 +1,401 @@
+"""What MCH brings to each base method, on labelled images: R@H=0, P@H=0, mAP, F1 by buckets, ANHC.
+
+Every cell is a base method X at a code width, trained and measured with several seeds; beside it
+MCH-X, regions kept at random at the same ANHC, and all regions kept. Whatever is measured on the
+queries was chosen without them: settings come from validation parts of training sets.
+
+    python bench/learning.py --data DIR                   # crops at 160 px, all cells, three seeds
+    python bench/learning.py --data DIR --regions pooled --size 224 --bits 32
+    python bench/learning.py --data DIR --report          # tables and pictures of what is there
+
+Cells are kept in --work as they are done: an interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from common import RESULTS, progress, record, write_json
+from mchindex.datasets import Dataset, open_dataset
+from mchindex.evaluation.plots import plot_cells, plot_f1_buckets
+from mchindex.models import MCHModel
+from mchindex.models.backbones import create_backbone
+from mchindex.models.extract import Extractor, choose_device
+from mchindex.models.policy import Policy
+from mchindex.regions import corners_and_centre
+from mchindex.training.features import (
+    WHOLE_ONLY,
+    FeatureCache,
+    Fixed,
+    WithCrops,
+    default_cache,
+)
+from mchindex.training.measure import Coded, kept_by, measure
+from mchindex.training.run import TrainingOptions, fit_from_features
+
+UNSUPERVISED = ("lsh", "itq", "pca")
+SUPERVISED = ("ksh", "hashnet", "adsh", "dch", "mmhh")
+BUDGETS = (1, 10, 100, 1000)
+FIGURES = ("map", "map_tie_aware", "p0", "p0_nonempty", "r0", "empty", "anhc", "anhc_raw", "f1_own")
+XIS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+
+# The paper's MS-COCO figures at 16, 32, 48 and 64 bits, (X, MCH-X): AlexNet fine-tuned, 5,000
+# queries, 118,287 in the database, 10,000 for training.
+PAPER: dict[str, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
+    "r0": {
+        "ksh": ((0.0935, 0.0436, 0.0202, 0.01454), (0.2237, 0.1446, 0.0906, 0.0808)),
+        "hashnet": ((0.2665, 0.2340, 0.2204, 0.2411), (0.3810, 0.3469, 0.3344, 0.3344)),
+        "adsh": ((0.2419, 0.1415, 0.1380, 0.1161), (0.3555, 0.2673, 0.2546, 0.2286)),
+        "dch": ((0.4632, 0.4918, 0.5000, 0.5049), (0.4759, 0.5073, 0.5244, 0.5355)),
+        "mmhh": ((0.4621, 0.4819, 0.4866, 0.4852), (0.4759, 0.5001, 0.5106, 0.5150)),
+    },
+    "p0": {
+        "ksh": ((0.6375, 0.6108, 0.5354, 0.4842), (0.6476, 0.6594, 0.6166, 0.5805)),
+        "hashnet": ((0.6617, 0.5994, 0.5475, 0.5207), (0.6656, 0.6086, 0.5588, 0.5335)),
+        "adsh": ((0.6152, 0.5891, 0.5296, 0.4866), (0.6274, 0.6106, 0.5604, 0.5250)),
+        "dch": ((0.6491, 0.6258, 0.6164, 0.6116), (0.6539, 0.6315, 0.6215, 0.6183)),
+        "mmhh": ((0.6353, 0.6179, 0.6068, 0.6003), (0.6418, 0.6262, 0.6123, 0.6041)),
+    },
+    "map": {
+        "ksh": ((0.5614, 0.5768, 0.5821, 0.5866), (0.5691, 0.5858, 0.5915, 0.5967)),
+        "hashnet": ((0.5766, 0.5859, 0.5886, 0.5846), (0.5800, 0.5901, 0.5929, 0.5887)),
+        "adsh": ((0.5643, 0.5934, 0.6055, 0.6135), (0.5684, 0.5985, 0.6098, 0.6174)),
+        "dch": ((0.5542, 0.5554, 0.5550, 0.5546), (0.5607, 0.5665, 0.5650, 0.5647)),
+        "mmhh": ((0.5499, 0.5498, 0.5456, 0.5442), (0.5563, 0.5597, 0.5547, 0.5492)),
+    },
+}
+PAPER_BITS = (16, 32, 48, 64)
+
+
+class Data:
+    """A data set's features: of the queries, of the database's regions, of the training views."""
+
+    def __init__(self, dataset: Dataset, args: argparse.Namespace) -> None:
+        self.dataset = dataset
+        backbone = create_backbone("efficientnet-lite0", args.size, "pretrained")
+        extractor = Extractor(backbone, args.regions, choose_device("cpu"))
+        cache = FeatureCache(args.cache)
+        self.backbone = backbone
+
+        def features(split: str, wanted: Any) -> Any:
+            def tell(stage: str, done: int, total: int, figures: Any) -> None:
+                if done % 4096 == 0 or done == total:
+                    progress(f"features of {split}: {done:,} of {total:,}")
+
+            rows = dataset.splits[split]
+            return cache.features(extractor, dataset.images, rows, wanted, tell)
+
+        self.queries = features("query", WHOLE_ONLY)
+        self.database = features("database", Fixed(corners_and_centre(args.sigma)))
+        self.training = features("train", WithCrops(args.crops, args.sigma))
+
+    def labels(self, split: str) -> Any:
+        return self.dataset.labels[self.dataset.splits[split]]
+
+
+def run_cell(data: Data, args: argparse.Namespace, method: str, bits: int, seed: int) -> Any:
+    """One base method at one width from one seed: its figures in the four ways of keeping."""
+    supervised = method in SUPERVISED
+    options = TrainingOptions(
+        method, bits, sigma=args.sigma, regions=args.regions, seed=seed, agent=supervised
+    )
+    start = time.monotonic()
+    features, labels = torch.from_numpy(data.training), torch.from_numpy(data.labels("train"))
+    base, policy, curve = fit_from_features(features, labels, options)
+    trained = time.monotonic() - start
+    model = MCHModel(data.backbone, base, policy, args.sigma, mode=args.regions)
+    coded = Coded(
+        model.codes_of(torch.from_numpy(data.queries[:, 0])),
+        model.regions_of(data.database),
+        data.labels("query"),
+        data.labels("database"),
+        data.dataset.classes,
+        {},
+    )
+    ways = ("base", "mch", "random_keep", "keep_all") if supervised else ("base",)
+    found = measure(coded, 0.5, ways, seed=seed, threads=1)
+    row: dict[str, Any] = {"method": method, "bits": bits, "seed": seed}
+    for way, figures in found.items():
+        row[way] = {name: getattr(figures, name) for name in FIGURES}
+        row[way]["f1_buckets"] = [list(p) for p in figures.f1_buckets]
+    if supervised:
+        row["anhc_by_xi"] = {
+            str(xi): float(coded.database.chosen(kept_by("mch", coded.database, xi)).codes.shape[0])
+            / len(coded.labels)
+            for xi in XIS
+        }
+    if method == "dch" and bits == 32 and seed == 0 and isinstance(policy, Policy):
+        row["anhc_by_sigma"] = anhc_by_sigma(model, data, args)
+    row["settings"] = base.settings.to_json()
+    row["agent"] = options.agent_options().to_json() if supervised else None
+    row["curve"] = curve
+    row["seconds"] = {"train": trained, "all": time.monotonic() - start}
+    return row
+
+
+def anhc_by_sigma(model: MCHModel, data: Data, args: argparse.Namespace) -> dict[str, Any]:
+    """The paper's Table 3 on a part of the database: codes an image by sigma and xi."""
+    rows = data.dataset.splits["database"][:: max(1, len(data.dataset.splits["database"]) // 1500)]
+    out = {}
+    for sigma in (0.1, 0.3, 0.5, 0.7, 0.9, 1.0):
+        other = MCHModel(
+            model.backbone, model.method, model.policy, sigma, mode=model.mode, engine=model.engine
+        )
+        cache = FeatureCache(args.cache)
+        wanted = Fixed(other.layout)
+        found = other.regions_of(cache.features(other.extractor, data.dataset.images, rows, wanted))
+        out[str(sigma)] = {
+            str(xi): len(found.chosen(kept_by("mch", found, xi))) / len(rows) for xi in XIS
+        }
+        progress(f"ANHC at sigma {sigma}: {out[str(sigma)]['0.5']:.3f}")
+    return out
+
+
+def work(args: argparse.Namespace) -> None:
+    """A worker: takes cells that are not done yet, one after the other."""
+    torch.set_num_threads(args.threads)
+    data = Data(open_dataset(args.data), args)
+    for method, bits, seed in cells(args):
+        path = args.work / f"{method}-{bits}-{seed}.json"
+        claim = path.with_suffix(".claim")
+        if path.exists():
+            continue
+        try:
+            claim.touch(exist_ok=False)
+        except FileExistsError:
+            continue  # another worker's
+        row = run_cell(data, args, method, bits, seed)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(row))
+        new.replace(path)
+        claim.unlink()
+        mch = row.get("mch", row["base"])
+        progress(
+            f"{method}-{bits} seed {seed}: {row['seconds']['all']:.0f} s, mAP "
+            f"{row['base']['map']:.4f} -> {mch['map']:.4f}, R@H=0 {row['base']['r0']:.4f} -> "
+            f"{mch['r0']:.4f}"
+        )
+
+
+def cells(args: argparse.Namespace) -> list[tuple[str, int, int]]:
+    return [(m, b, s) for s in range(args.seeds) for b in args.bits for m in args.methods]
+
+
+def mean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a method and width: the mean over seeds of every figure, and the spread of some."""
+    out = []
+    for method, bits in sorted({(r["method"], r["bits"]) for r in rows}, key=_order):
+        these = [r for r in rows if (r["method"], r["bits"]) == (method, bits)]
+        row: dict[str, Any] = {"method": method, "bits": bits, "seeds": len(these)}
+        for way in ("base", "mch", "random_keep", "keep_all"):
+            if way not in these[0]:
+                continue
+            row[way] = {
+                name: None
+                if any(r[way][name] is None for r in these)
+                else float(np.mean([r[way][name] for r in these]))
+                for name in FIGURES
+            }
+            for name in ("map", "r0", "p0", "f1_own"):
+                row[way][f"{name}_std"] = float(np.std([r[way][name] for r in these]))
+            curves = [{b: f for b, f in r[way]["f1_buckets"]} for r in these]
+            shared = sorted(set.intersection(*(set(c) for c in curves)))
+            row[way]["f1_buckets"] = [[b, float(np.mean([c[b] for c in curves]))] for b in shared]
+        out.append(row)
+    return out
+
+
+def _order(key: tuple[str, int]) -> tuple[int, int]:
+    return (UNSUPERVISED + SUPERVISED).index(key[0]), key[1]
+
+
+def f1_at(row: dict[str, Any], way: str) -> list[float]:
+    curve = {int(b): f for b, f in row[way]["f1_buckets"]}
+    return [curve[b] for b in BUDGETS]
+
+
+def statements(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What should hold, whether it does, and where it does not."""
+    cells = [r for r in rows if "mch" in r]
+
+    def each(name: str, test: Any) -> tuple[str, dict[str, Any]]:
+        fails = [f"{r['method']}-{r['bits']}" for r in cells if not test(r)]
+        return name, {"holds": not fails, "cells": len(cells), "fails": fails}
+
+    ratios = [r["mch"]["r0"] / max(r["base"]["r0"], 1e-9) for r in cells]
+    gain = float(np.exp(np.mean(np.log(ratios))))
+    precision = float(np.mean([r["mch"]["p0"] - r["base"]["p0"] for r in cells]))
+    pca = {r["bits"]: r["base"]["map"] for r in rows if r["method"] == "pca"}
+    itq = {r["bits"]: r["base"]["map"] for r in rows if r["method"] == "itq"}
+    best = {b: max(pca.get(b, 0.0), itq.get(b, 0.0)) for b in {r["bits"] for r in cells}}
+    out = dict(
+        [
+            each("R@H=0 of MCH-X above X", lambda r: r["mch"]["r0"] > r["base"]["r0"]),
+            each("mAP of MCH-X above X", lambda r: r["mch"]["map"] > r["base"]["map"]),
+            each(
+                "P@H=0 not more than 0.005 below X",
+                lambda r: r["mch"]["p0"] >= r["base"]["p0"] - 0.005,
+            ),
+            each("mAP above random keeping", lambda r: r["mch"]["map"] > r["random_keep"]["map"]),
+            each(
+                "F1 of the own bucket above random keeping",
+                lambda r: r["mch"]["f1_own"] > r["random_keep"]["f1_own"],
+            ),
+            each("keeping all loses mAP", lambda r: r["keep_all"]["map"] < r["mch"]["map"]),
+            each(
+                "F1 at 1, 10, 100, 1000 buckets above X",
+                lambda r: all(
+                    a > b for a, b in zip(f1_at(r, "mch"), f1_at(r, "base"), strict=True)
+                ),
+            ),
+            each("mAP above ITQ and PCA", lambda r: r["base"]["map"] > best[r["bits"]]),
+            each(
+                "at most 80 % empty own buckets at 32 bits",
+                lambda r: r["bits"] != 32 or r["base"]["empty"] <= 0.8,
+            ),
+        ]
+    )
+    out["R@H=0 ratio, geometric mean"] = {"holds": gain >= 1.25, "value": gain}
+    out["P@H=0 change, mean"] = {"holds": precision > 0, "value": precision}
+    return out
+
+
+def report(args: argparse.Namespace) -> None:
+    rows = [json.loads(p.read_text()) for p in sorted(args.work.glob("*-*-*.json"))]
+    if not rows:
+        sys.exit(f"no cells in {args.work}: run without --report first")
+    means = mean_rows(rows)
+    found = statements(means)
+    size = args.size or 160
+    name = f"learning-{args.name}-{args.regions}-{size}"
+    settings = {
+        "data": args.name,
+        "regions": args.regions,
+        "size": size,
+        "sigma": args.sigma,
+        "xi": 0.5,
+        "crops": args.crops,
+        "backbone": "efficientnet-lite0, frozen",
+        "methods": {
+            f"{r['method']}-{r['bits']}": {"settings": r["settings"], "agent": r["agent"]}
+            for r in rows
+            if r["seed"] == 0
+        },
+    }
+    extra = {
+        "anhc_by_xi": {
+            f"{r['method']}-{r['bits']}": r["anhc_by_xi"]
+            for r in rows
+            if r["seed"] == 0 and "anhc_by_xi" in r
+        },
+        "anhc_by_sigma": next((r["anhc_by_sigma"] for r in rows if "anhc_by_sigma" in r), None),
+    }
+    content = record(settings, 0, means) | {"statements": found} | extra
+    content["paper"] = {"bits": PAPER_BITS, "figures": PAPER}
+    content["seconds"] = {
+        f"{r['method']}-{r['bits']}-{r['seed']}": round(r["seconds"]["all"], 1) for r in rows
+    }
+    write_json(RESULTS / f"{name}.json", content)
+    show(means, found)
+    draw(means, name)
+
+
+def show(rows: list[dict[str, Any]], found: dict[str, dict[str, Any]]) -> None:
+    print("cell          way          mAP    R@H=0  P@H=0  empty  ANHC   F1 at 1/10/100/1000")
+    for r in rows:
+        for way in ("base", "mch", "random_keep", "keep_all"):
+            if way not in r:
+                continue
+            f = r[way]
+            curve = " ".join(f"{x:.4f}" for x in f1_at(r, way))
+            print(
+                f"{r['method']:>8}-{r['bits']:<3} {way:12} {f['map']:.4f} {f['r0']:.4f} "
+                f"{f['p0']:.4f} {f['empty']:.3f} {f['anhc']:.3f}  {curve}"
+            )
+        paper = PAPER["map"].get(r["method"])
+        if paper and r["bits"] in PAPER_BITS:
+            i = PAPER_BITS.index(r["bits"])
+            values = []
+            for what in ("map", "r0", "p0"):
+                base, mch = PAPER[what][r["method"]]
+                values.append(f"{what} {base[i]:.4f} -> {mch[i]:.4f}")
+            print(f"{'':13}paper: {', '.join(values)}")
+    print()
+    for name, verdict in found.items():
+        value = f" ({verdict['value']:.4f})" if "value" in verdict else ""
+        fails = f" in {', '.join(verdict['fails'])}" if verdict.get("fails") else ""
+        print(f"{'holds' if verdict['holds'] else 'FAILS':6} {name}{value}{fails}")
+
+
+def draw(rows: list[dict[str, Any]], name: str) -> None:
+    cells = [r for r in rows if "mch" in r]
+    labels = {
+        "ksh": "KSH", "hashnet": "HashNet", "adsh": "ADSH", "dch": "DCH", "mmhh": "MMHH",
+    }  # fmt: skip
+    if len({r["bits"] for r in cells}) > 1:
+        for figure, title in (("r0", "R@H=0"), ("map", "mAP"), ("p0", "P@H=0")):
+            values: dict[str, dict[int, float]] = {}
+            for r in cells:
+                label = labels[r["method"]]
+                values.setdefault(label, {})[r["bits"]] = r["base"][figure]
+                values.setdefault(f"MCH-{label}", {})[r["bits"]] = r["mch"][figure]
+            plot_cells(values, RESULTS / f"{name}-{figure}.png", title, f"{title} by code width")
+    curves = {}
+    for r in cells:
+        if r["bits"] == 32:
+            curves[labels[r["method"]]] = r["base"]["f1_buckets"]
+            curves[f"MCH-{labels[r['method']]}"] = r["mch"]["f1_buckets"]
+    if curves:
+        plot_f1_buckets(curves, RESULTS / f"{name}-f1-32.png", "F1 by buckets visited, 32 bits")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="as `mch train --data` takes it")
+    parser.add_argument("--name", default="coco", help="the data's name in the results")
+    parser.add_argument("--regions", choices=("crops", "pooled"), default="crops")
+    parser.add_argument("--size", type=int, help="pixels a side of the backbone's input")
+    parser.add_argument("--sigma", type=float, default=0.5)
+    parser.add_argument("--crops", type=int, default=8)
+    parser.add_argument("--methods", nargs="+", default=[*UNSUPERVISED, *SUPERVISED])
+    parser.add_argument("--bits", nargs="+", type=int, default=[16, 32, 48, 64])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2, help="processes at a time")
+    parser.add_argument("--threads", type=int, default=1, help="threads a process")
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    parser.add_argument("--work", type=Path, default=None, help="where cells are kept")
+    parser.add_argument("--report", action="store_true", help="only write what is there")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work is None:
+        args.work = args.cache / f"cells-{args.name}-{args.regions}-{args.size or 160}"
+    args.work.mkdir(parents=True, exist_ok=True)
+    if args.worker:
+        work(args)
+        return
+    if not args.report:
+        for claim in args.work.glob("*.claim"):
+            claim.unlink()  # of a run that was interrupted
+        Data(open_dataset(args.data), args)  # all features, before the workers share them
+        command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
+        with ThreadPoolExecutor(args.workers) as pool:
+            done = list(pool.map(lambda _: subprocess.run(command).returncode, range(args.workers)))
+        if any(done):
+            sys.exit("a worker failed; run again to go on")
+    report(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""From exceptions to exit codes: what the caller can mend is one line, all else a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, TextIO
+
+FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+TRACEBACK = "MCH_TRACEBACK"  # set in the environment: bad input shows where it was found, too
+
+# Modules that are slow to import, with the errors in them that are the caller's to mend. What has
+# not been imported cannot have been raised.
+_NAMED = {
+    "mchindex.images": ("ImageError",),
+    "mchindex.models.mch": ("ModelError",),
+    "mchindex.training.run": ("TrainingError",),
+}
+
+
+class StoppedError(Exception):
+    """Ctrl-C, with a word on how to go on."""
+
+
+def exit_code(work: Callable[[], Any]) -> int:
+    """Runs it; says on stderr what went wrong, in one line."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            code = work()
+            return code if isinstance(code, int) else FINE
+        except StoppedError as error:
+            say(str(error))
+            return INTERRUPTED
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except Exception as error:
+            if hasattr(error, "format_message"):  # typer's: an unknown option, a missing one …
+                context = getattr(error, "ctx", None)
+                more = f" (see {context.command_path} --help)" if context else ""
+                say(one_line(error.format_message()).rstrip(".") + more)
+                return BAD_INPUT
+            if not isinstance(error, bad_input()) or os.environ.get(TRACEBACK):
+                raise
+            say(_message(error))
+            return BAD_INPUT
+
+
+def bad_input() -> tuple[type[Exception], ...]:
+    """The exceptions that tell of bad input, not of a mistake of ours."""
+    found = [
+        getattr(sys.modules[module], name)
+        for module, names in _NAMED.items()
+        if module in sys.modules
+        for name in names
+    ]
+    return (ValueError, OSError, *found)
+
+
+def say(message: str) -> None:
+    print(f"mch: {message}", file=sys.stderr)
+
+
+def one_line(text: str) -> str:
+    """Lines of a list that a message ends with are joined by semicolons."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines).replace(":; ", ": ")
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return one_line(str(error)) or type(error).__name__
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning is for the person at the terminal: without file, line and source."""
+    say("warning: " + one_line(str(message)))

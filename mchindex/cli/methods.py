@@ -1,0 +1,53 @@
+"""`mch methods`: what can be trained, and with which settings."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from mchindex.cli.settings import AGENT, BACKBONE, as_text, settings_of
+from mchindex.cli.show import output
+
+
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(help="Only this method.", metavar="[METHOD]")
+    ] = None,
+) -> None:
+    """List the base methods and backbones, with the settings that [bold]--set[/] changes.
+
+    Examples:
+      mch methods
+      mch methods dch
+      mch train --method dch --set gamma=2 --set agent.steps=2000 …
+    """
+    from rich.table import Table
+
+    from mchindex.models.backbones import BACKBONES, Backbone
+    from mchindex.models.methods import METHODS
+
+    if name is not None and name not in METHODS:
+        raise ValueError(f"no method is called {name!r}: there are {', '.join(METHODS)}")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold cyan", no_wrap=True)
+    table.add_column()
+    for method in METHODS if name is None else (name,):
+        about = (sys.modules[METHODS[method].__module__].__doc__ or "").splitlines()[0]
+        table.add_row(method, about)
+        settings = as_text(settings_of(method)[""])
+        table.add_row("", f"[dim]{settings or 'no settings'}[/]")
+    others = settings_of(name or "dch")
+    table.add_row()
+    table.add_row(f"{AGENT}.…", "The agent, which decides what regions an image keeps.")
+    table.add_row("", f"[dim]{as_text(others[AGENT])}[/]")
+    table.add_row(f"{BACKBONE}.…", "The training of a backbone from scratch.")
+    table.add_row("", f"[dim]{as_text(others[BACKBONE])}[/]")
+    table.add_row()
+    for backbone, kind in BACKBONES.items():
+        own = kind.load_pretrained is not Backbone.load_pretrained
+        weights = "pretrained" if own else "from scratch, or --weights FILE"
+        size = f"{kind.dim} features of {kind.default_size} x {kind.default_size} pixels"
+        table.add_row(backbone, f"a backbone: {size}, {weights}")
+    output().print(table)
