@@ -76,7 +76,6 @@ PAPER = AgentSettings(
 TUNED: dict[str, dict[str, Any]] = {
     "ksh": {"bonus": 0.1},
     "hashnet": {"bonus": 0.3},
-    "dch": {"bonus": 0.05},
     "mmhh": {"bonus": 0.1},
 }
 
