@@ -139,6 +139,29 @@ def test_pair_weights_are_those_of_the_training_set(name: str) -> None:
         assert float(method.dissimilar) == pytest.approx(-s1 / (s - s1), rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["hashnet", "dch", "mmhh"])
+def test_a_batchs_pairs_weigh_one_together_and_images_with_themselves_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = random_labels(90, 5, 0)
+    method: Any = create(name, epochs=1)
+    plain, seen = method.batch_loss, []
+
+    def watched(u: Tensor, s: Tensor, weight: Tensor) -> Tensor:
+        seen.append((s, weight))
+        loss: Tensor = plain(u, s, weight)
+        return loss
+
+    monkeypatch.setattr(method, "batch_loss", watched)
+    method.fit(Features(TRAIN.array, labels))
+    assert len(seen) > 1
+    for s, weight in seen:
+        alike, unlike = method.weights.tolist()
+        want = np.where(s, alike, unlike)
+        np.fill_diagonal(want, 0)
+        np.testing.assert_allclose(weight, want / want.sum(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", DEEP)
 def test_labels_that_tell_nothing_apart(name: str) -> None:
     for labels in (torch.ones(90, 2) > 0, torch.eye(90) > 0):

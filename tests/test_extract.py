@@ -180,6 +180,15 @@ def test_boxes_of_each_image_its_own(net: Backbone, mode: Mode) -> None:
 
 
 @modes
+def test_several_images_in_one_pass_as_on_a_gpu(net: Backbone, mode: Mode) -> None:
+    extractor = Extractor(net, mode, CPU, "torch")
+    boxes = np.stack([random_boxes(3, 0.5, 0, bytes([i]))[[0, 1, 0, 2]] for i in range(3)])
+    one_by_one = as_float(extractor(PICTURES, boxes))
+    extractor.device = torch.device("cuda")  # decides how many images are passed at a time
+    assert_close(extractor(PICTURES, boxes), one_by_one)
+
+
+@modes
 def test_no_images_have_no_features(net: Backbone, mode: Mode) -> None:
     got = Extractor(net, mode, CPU, "torch")([], corners_and_centre(0.5).array())
     assert got.shape == (0, 6, net.dim)

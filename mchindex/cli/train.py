@@ -101,6 +101,15 @@ def train(
     crops: Annotated[
         int, typer.Option(help="Random crops a training image.", rich_help_panel=MODEL)
     ] = 8,
+    crop_sigma: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            metavar="LOW HIGH",
+            help="Draw the crops' sides between two shares of the image's.",
+            show_default="--sigma",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -187,6 +196,7 @@ def train(
         sigma=sigma,
         xi=xi,
         crops=crops,
+        crop_sigma=crop_sigma,
         seed=seed,
         agent=not no_agent,
     )

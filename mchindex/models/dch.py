@@ -16,7 +16,7 @@ from mchindex.models.deep import DeepSettings, PairwiseHash, cosine_distances
 
 @dataclass(frozen=True)
 class DCHSettings(DeepSettings):
-    epochs: int = 40
+    epochs: int = 25
     gamma: float = 0.5  # scale of the Cauchy distribution: smaller gathers more
     quantisation: float = 0.1  # weight of the regulariser that pulls the relaxed codes to ±1
     min_distance: float = (

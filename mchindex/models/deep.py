@@ -30,7 +30,7 @@ from mchindex.models.hashing import (
 
 @dataclass(frozen=True)
 class DeepSettings(Settings):
-    epochs: int = 30
+    epochs: int = 20
     batch: int = 256
     lr: float = 1e-3  # the highest; it then falls to nothing
     warm_up: float = 0.15  # share of the steps over which it rises

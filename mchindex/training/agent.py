@@ -36,7 +36,7 @@ class AgentSettings(Settings):
     """The tuned settings. `PAPER` has the paper's."""
 
     estimator: Estimator = "exact"
-    steps: int = 1000
+    steps: int = 600
     batch: int = 256
     optimiser: Optimiser = "adamw"
     lr: float = 1e-3  # the highest, with adamw; constant with sgd

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mchindex.datasets import Dataset, DatasetError
 from mchindex.datasets.base import Rows
+from mchindex.images import ImageError
 from mchindex.models.backbones import BACKBONES, Backbone, create_backbone
 from mchindex.models.deep import DeepHash
 from mchindex.models.extract import MODES, Engine, Extractor, Mode, choose_device
@@ -62,6 +63,7 @@ class TrainingOptions:
     sigma: float = 0.5
     xi: float = 0.5
     crops: int = 8  # random crops a training image
+    crop_sigma: tuple[float, float] | None = None  # their sides, drawn between two; None: sigma
     seed: int = 0
     agent: bool = True
     settings: dict[str, Any] = field(default_factory=dict)  # of the method
@@ -88,9 +90,17 @@ class TrainingOptions:
         if self.finetune and not issubclass(METHODS[self.method], DeepHash):
             deep = ", ".join(k for k, v in METHODS.items() if issubclass(v, DeepHash))
             raise ValueError(f"{self.method} trains no network: only {deep} can be fine-tuned")
+        if self.crop_sigma is not None and check_sigma(self.crop_sigma[0]) > check_sigma(
+            self.crop_sigma[1]
+        ):
+            raise ValueError(f"crop_sigma goes from small to large, not {self.crop_sigma}")
         METHODS[self.method].settings_type().updated(self.settings)
         self.agent_options()
         BackboneSettings().updated(self.backbone_settings)
+
+    def views(self) -> WithCrops:
+        """What is seen of each training image."""
+        return WithCrops(self.crops, self.crop_sigma or self.sigma)
 
     def agent_options(self) -> AgentSettings:
         return agent_settings(self.method, self.agent_settings)
@@ -156,7 +166,7 @@ def train_model(
         seconds[stage] = round(time.monotonic() - start, 2)
         start = time.monotonic()
 
-    regions = WithCrops(options.crops, options.sigma)
+    regions = options.views()
 
     def live() -> LiveViews:
         labels = torch.from_numpy(dataset.labels[rows])
@@ -182,8 +192,8 @@ def train_model(
     features = FeatureCache(cache).features(extractor, dataset.images, rows, regions, progress)
     broken = unreadable(features)
     if broken.any():
-        dataset = dataset.without(rows[broken], "unreadable")
-        features, rows = features[~broken], _training(dataset)
+        dataset, rows = _without(dataset, rows[broken].tolist(), "unreadable")
+        features = features[~broken]
     data = Features(torch.from_numpy(features), torch.from_numpy(dataset.labels[rows]))
     done("features")
     if not options.finetune:
@@ -241,42 +251,37 @@ def _backbone(options: TrainingOptions) -> tuple[Backbone, bool]:
         return create_backbone(options.backbone, options.size, weights), own
 
 
-def _training(dataset: Dataset) -> Rows:
-    """The training images, of which there must be two that share a label and two that do not."""
-    rows = dataset.splits["train"]
-    if len(rows) < 2:
-        raise DatasetError(
-            f"{dataset.name} has {len(rows)} training images that can be used: at least 2 are "
-            f"needed{_left_out(dataset)}"
-        )
-    pair_weights(torch.from_numpy(dataset.labels[rows]))
-    return rows
-
-
-def _left_out(dataset: Dataset) -> str:
-    reasons = ", ".join(f"{n} {reason}" for reason, n in dataset.skipped.items())
-    return f" (left out: {reasons})" if reasons else ""
-
-
 def _labelled(dataset: Dataset) -> tuple[Dataset, Rows]:
     """Without the training images of no class, which would be unlike everything."""
     rows = dataset.splits["train"]
-    dataset = dataset.without(rows[~dataset.labels[rows].any(1)], "no label")
-    return dataset, _training(dataset)
+    return _without(dataset, rows[~dataset.labels[rows].any(1)].tolist(), "no label")
 
 
 def _readable(dataset: Dataset) -> tuple[Dataset, Rows]:
     """Without the training images that cannot be decoded, which would end a live training."""
-    from mchindex.images import ImageError
-
     bad = []
     for i in dataset.splits["train"].tolist():
         try:
             dataset.images.image(i)
         except ImageError:
             bad.append(i)
-    dataset = dataset.without(bad, "unreadable")
-    return dataset, _training(dataset)
+    return _without(dataset, bad, "unreadable")
+
+
+def _without(dataset: Dataset, bad: list[int], reason: str) -> tuple[Dataset, Rows]:
+    """Without some training images. Of the rest, two must share a label and two must not."""
+    left = len(dataset.splits["train"]) - len(bad)
+    if left < 2:
+        skipped = dict(dataset.skipped) | ({reason: len(bad)} if bad else {})
+        out = ", ".join(f"{n} {why}" for why, n in skipped.items())
+        raise DatasetError(
+            f"{dataset.name} has {left} training images that can be used: at least 2 are needed"
+            + (f" (left out: {out})" if out else "")
+        )
+    dataset = dataset.without(bad, reason)
+    rows = dataset.splits["train"]
+    pair_weights(torch.from_numpy(dataset.labels[rows]))
+    return dataset, rows
 
 
 def _prepare(

@@ -17,13 +17,13 @@ class SmallNet(Backbone):
     def __init__(self, size: int | None = None) -> None:
         super().__init__(size)
 
-        def stage(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
-            conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        def stage(inputs: int, outputs: int) -> list[nn.Module]:
+            conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
             return [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
 
         self.layers = nn.Sequential(
-            *stage(3, 24, 2), *stage(24, 48, 2), *stage(48, 96, 1), *stage(96, 128, 2),
-            *stage(128, self.dim, 1),
+            *stage(3, 24), nn.MaxPool2d(2), *stage(24, 48), nn.MaxPool2d(2),
+            *stage(48, 96), nn.MaxPool2d(2), *stage(96, self.dim),
         )  # fmt: skip
 
     def feature_map(self, pixels: Tensor) -> Tensor:
