@@ -485,3 +485,7 @@ def test_settings_of_an_agent_given_as_text() -> None:
         agent_settings("dch", {"estimator": "guess"})
     for name in METHODS:
         assert agent_settings(name).steps > 0
+    for name, least in {"steps": 1, "batch": 2, "width": 1, "every": 1}.items():
+        agent_settings("dch", {name: least})
+        with pytest.raises(ValueError, match=f"the agent's {name} is at least {least}, not"):
+            agent_settings("dch", {name: least - 1})

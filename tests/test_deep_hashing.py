@@ -20,7 +20,7 @@ from toys import Memory, blobs, gap, random_labels, random_signs, same, state_of
 DEEP = ("hashnet", "dch", "mmhh", "adsh")
 QUICK: dict[str, Any] = {"epochs": 12, "batch": 32, "lr": 1e-2, "hidden": 24, "dropout": 0.2}
 OWN: dict[str, dict[str, Any]] = {
-    "adsh": {"epochs": 6, "inner": 2, "sample": 60},
+    "adsh": {"epochs": 6, "inner": 2, "sample": 60, "gamma": 200},
     "dch": {"gamma": 4},
     "mmhh": {"dissimilar": 2},
 }
@@ -167,6 +167,13 @@ def test_labels_that_tell_nothing_apart(name: str) -> None:
     for labels in (torch.ones(90, 2) > 0, torch.eye(90) > 0):
         with pytest.raises(ValueError, match="there is nothing to tell apart"):
             fitted(name, Features(TRAIN.array, labels))
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 0}, {"batch": 1}, {"batch": 0}])
+def test_too_few_epochs_or_images_at_a_time(changes: dict[str, int]) -> None:
+    for name in DEEP:
+        with pytest.raises(ValueError, match="at least 1 epoch and batches of at least 2 images"):
+            create(name, **changes)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])

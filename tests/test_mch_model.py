@@ -580,7 +580,7 @@ def test_a_saving_cut_off_leaves_the_old_model_or_says_so(
     def fail(*arguments: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("mchindex.models.mch.save_file", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(OSError, match="no space"):
         other.save(copy)
     assert sorted(os.listdir(copy)) == [CONFIG, WEIGHTS]

@@ -111,6 +111,15 @@ def test_what_a_training_leaves_behind(weights: str, tmp_path: Path) -> None:
     assert about == {"data": "scenes", "images": 30, "classes": list(SCENES.classes)}
 
 
+def test_crops_of_a_range_of_sides(weights: str) -> None:
+    ranged = quick(weights=weights, crop_sigma=(0.3, 0.9))
+    sides = np.diff(ranged.views().boxes(bytes(32))[1:, [0, 2]])
+    assert ((sides >= 0.3) & (sides <= 0.9)).all()
+    assert sides.min() < sides.max()
+    plain = train(SCENES, quick(weights=weights)).model
+    assert train(SCENES, ranged).model.fingerprint != plain.fingerprint
+
+
 def test_without_an_agent(weights: str) -> None:
     trained = train(SCENES, quick(weights=weights, agent=False))
     assert trained.model.policy is None
@@ -473,6 +482,10 @@ def test_two_images_are_enough(weights: str) -> None:
         ({"agent_settings": {"steps": "many"}}, "steps=many: expected a value of type int"),
         ({"agent_settings": {"estimator": "guess"}}, "expected one of exact, reinforce"),
         ({"backbone_settings": {"depth": 1}}, "no setting is called 'depth'"),
+        ({"backbone_settings": {"batch": 1}}, "batches of at least 2 images"),
+        ({"settings": {"epochs": 0}}, "at least 1 epoch"),
+        ({"crop_sigma": (0.6, 0.3)}, "crop_sigma goes from small to large"),
+        ({"crop_sigma": (0.0, 0.3)}, "sigma is a region's side"),
     ],
 )
 def test_options_that_cannot_be_are_refused_at_once(

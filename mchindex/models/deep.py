@@ -39,6 +39,17 @@ class DeepSettings(Settings):
     dropout: float = 0.5
     crop_share: float = 0.5  # how many of the training views are crops rather than whole images
 
+    def __post_init__(self) -> None:
+        check_schedule(self.epochs, self.batch)
+
+
+def check_schedule(epochs: int, batch: int) -> None:
+    if epochs < 1 or batch < 2:
+        raise ValueError(
+            "training takes at least 1 epoch and batches of at least 2 images, not "
+            f"epochs={epochs}, batch={batch}"
+        )
+
 
 class DeepHash(HashMethod):
     """A method whose hash layer is trained by gradient."""

@@ -54,9 +54,10 @@ class AgentSettings(Settings):
     every: int = 50  # steps between two looks at the validation images
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "width", "every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"the agent's {name} is at least 1, not {getattr(self, name)}")
+        for name, least in (("steps", 1), ("batch", 2), ("width", 1), ("every", 1)):
+            if getattr(self, name) < least:
+                given = getattr(self, name)
+                raise ValueError(f"the agent's {name} is at least {least}, not {given}")
 
 
 PAPER = AgentSettings(
@@ -76,7 +77,7 @@ PAPER = AgentSettings(
 TUNED: dict[str, dict[str, Any]] = {
     "ksh": {"bonus": 0.1},
     "hashnet": {"bonus": 0.3},
-    "mmhh": {"bonus": 0.1},
+    "mmhh": {"bonus": 0.03},
 }
 
 

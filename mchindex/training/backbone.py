@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from mchindex.models.deep import batches, mixed_views, rise_and_fall
+from mchindex.models.deep import batches, check_schedule, mixed_views, rise_and_fall
 from mchindex.models.hashing import Checkpoint, Progress, Settings, silent
 from mchindex.training.live import LiveViews
 
@@ -24,6 +24,9 @@ class BackboneSettings(Settings):
     lr: float = 3e-3
     weight_decay: float = 1e-3
     crop_share: float = 0.25  # crops show only part of what the labels name
+
+    def __post_init__(self) -> None:
+        check_schedule(self.epochs, self.batch)
 
 
 def train_backbone(
