@@ -170,7 +170,7 @@ def test_labels_that_tell_nothing_apart(name: str) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"epochs": 0}, {"batch": 1}, {"batch": 0}])
-def test_too_few_epochs_or_images_at_a_time(changes: dict[str, int]) -> None:
+def test_too_few_epochs_or_images_at_a_time(changes: dict[str, Any]) -> None:
     for name in DEEP:
         with pytest.raises(ValueError, match="at least 1 epoch and batches of at least 2 images"):
             create(name, **changes)

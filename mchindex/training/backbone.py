@@ -19,7 +19,7 @@ from mchindex.training.live import LiveViews
 
 @dataclass(frozen=True)
 class BackboneSettings(Settings):
-    epochs: int = 14
+    epochs: int = 20
     batch: int = 64
     lr: float = 3e-3
     weight_decay: float = 1e-3
@@ -37,7 +37,7 @@ def train_backbone(
     checkpoint: Checkpoint | None = None,
 ) -> None:
     """Trains the views' backbone to name the classes; the same seed gives the same weights."""
-    backbone = data.backbone
+    backbone = data.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     device = next(backbone.parameters()).device
     labels = data.labels.float().to(device)
     size = min(settings.batch, len(data))

@@ -72,7 +72,8 @@ class LiveViews:
         size = self.backbone.size
         jobs = zip(rows.tolist(), boxes, strict=True)
         parts = self._pool.map(lambda job: resized(self._image(job[0]), job[1], size), jobs)
-        return torch.from_numpy(np.stack(list(parts)))
+        pixels = torch.from_numpy(np.stack(list(parts)))
+        return pixels.contiguous(memory_format=torch.channels_last)  # what a CPU is faster on
 
     def _image(self, row: int) -> Image.Image:
         image = self._decoded.get(row)

@@ -8,21 +8,21 @@ from mchindex.models.backbones.base import Backbone
 
 
 class SmallNet(Backbone):
-    """256 features of pictures of 64 x 64 pixels; its map has 8 x 8 cells there."""
+    """192 features of pictures of 64 x 64 pixels; its map has 8 x 8 cells there."""
 
     name = "small"
-    dim = 256
+    dim = 192
     default_size = 64
 
     def __init__(self, size: int | None = None) -> None:
         super().__init__(size)
 
-        def stage(inputs: int, outputs: int) -> list[nn.Module]:
-            conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        def stage(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
+            conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
             return [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
 
         self.layers = nn.Sequential(
-            *stage(3, 24), nn.MaxPool2d(2), *stage(24, 48), nn.MaxPool2d(2),
+            *stage(3, 24, stride=2), *stage(24, 48), nn.MaxPool2d(2),
             *stage(48, 96), nn.MaxPool2d(2), *stage(96, self.dim),
         )  # fmt: skip
 
