@@ -6,13 +6,14 @@ hashing method can then be fitted to them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from mchindex.models.deep import batches, check_schedule, mixed_views, rise_and_fall
+from mchindex.models.deep import batches, check_schedule, rise_and_fall
 from mchindex.models.hashing import Checkpoint, Progress, Settings, silent
 from mchindex.training.live import LiveViews
 
@@ -23,7 +24,9 @@ class BackboneSettings(Settings):
     batch: int = 64
     lr: float = 3e-3
     weight_decay: float = 1e-3
-    crop_share: float = 0.25  # crops show only part of what the labels name
+    zoom: float = 0.25  # pictures are enlarged and reduced by up to this share,
+    shift: float = 0.15  # moved by up to this share of the side,
+    turn: float = 20.0  # and turned by up to so many degrees
 
     def __post_init__(self) -> None:
         check_schedule(self.epochs, self.batch)
@@ -63,11 +66,8 @@ def train_backbone(
             generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
             total = 0.0
             for rows in batches(len(data), size, generator):
-                view = mixed_views(rows, data.views, settings.crop_share, generator)
-                pixels = data.pixels(rows, view).to(device)
-                if torch.rand((), generator=generator) < 0.5:
-                    pixels = pixels.flip(-1)
-                logits = head(backbone(pixels))
+                pixels = varied(data.pixels(rows), settings, generator)
+                logits = head(backbone(pixels.to(device)))
                 loss = F.binary_cross_entropy_with_logits(logits, labels[rows.to(device)])
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()
@@ -85,3 +85,25 @@ def train_backbone(
                 )
             progress("backbone", epoch + 1, settings.epochs, {"loss": total / steps})
         modules.eval()
+
+
+def varied(pixels: Tensor, settings: BackboneSettings, generator: torch.Generator) -> Tensor:
+    """Each picture mirrored or not, turned, zoomed and moved a little; edges are mirrored.
+
+    Whole pictures, hardly cut: a crop may lack what its labels name.
+    """
+    n = len(pixels)
+
+    def draw(most: float) -> Tensor:
+        return (2 * torch.rand(n, generator=generator) - 1) * most
+
+    angle = draw(math.radians(settings.turn))
+    scale = 1 + draw(settings.zoom)
+    mirror = torch.where(torch.rand(n, generator=generator) < 0.5, -1.0, 1.0)
+    along, across = scale * angle.cos(), scale * angle.sin()
+    rows = [
+        torch.stack([mirror * along, -across, draw(2 * settings.shift)], 1),
+        torch.stack([mirror * across, along, draw(2 * settings.shift)], 1),
+    ]
+    grid = F.affine_grid(torch.stack(rows, 1), [n, *pixels.shape[1:]], align_corners=False)
+    return F.grid_sample(pixels.float(), grid, padding_mode="reflection", align_corners=False)
