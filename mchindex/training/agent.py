@@ -50,6 +50,9 @@ class AgentSettings(Settings):
     # Added to each reward. The base method knows its training images by heart: there a region
     # helps less than it will with new images.
     bonus: float = 0.0
+    # Factor on what dissimilar pairs cost. At 1 a region is kept that finds a few more similar
+    # images than chance; more keeps only regions whose buckets are purer.
+    dissimilar: float = 1.0
     validation: float = 0.15  # share of the training images on which the best step is chosen
     every: int = 50  # steps between two looks at the validation images
 
@@ -117,8 +120,13 @@ def keep_reward(
 
 
 @torch.inference_mode()
-def gather(method: HashMethod, data: Views, progress: Progress = silent) -> Experience:
-    """The states and rewards of all crops of all training images."""
+def gather(
+    method: HashMethod, data: Views, progress: Progress = silent, dissimilar: float = 1.0
+) -> Experience:
+    """The states and rewards of all crops of all training images.
+
+    `dissimilar` is a factor on the loss of dissimilar pairs; the paper's reward has 1.
+    """
     if data.views < 2:
         raise ValueError("the agent learns from crops: compute features with at least one crop")
     method.eval()
@@ -128,7 +136,10 @@ def gather(method: HashMethod, data: Views, progress: Progress = silent) -> Expe
     # Distances between codes are whole numbers, so the loss is a table: [dissimilar | similar].
     d = torch.arange(method.bits + 1, device=device, dtype=torch.float32)
     table = torch.cat(
-        [method.pair_loss(d, torch.full_like(d, s, dtype=torch.bool)) for s in (0, 1)]
+        [
+            factor * method.pair_loss(d, torch.full_like(d, s, dtype=torch.bool))
+            for s, factor in ((0, dissimilar), (1, 1.0))
+        ]
     )
 
     def view(which: int) -> tuple[Tensor, Tensor]:
@@ -186,7 +197,7 @@ def train_agent(
     checkpoint: Checkpoint | None = None,
 ) -> tuple[Policy, list[dict[str, float]]]:
     """The policy at its best step by the reward obtained on validation images, and the curve."""
-    experience = gather(method, data, progress)
+    experience = gather(method, data, progress, settings.dissimilar)
     device = experience.f.device
     reward = scaled(experience.reward, settings)
     order = torch.randperm(len(experience), generator=torch.Generator().manual_seed(seed))
