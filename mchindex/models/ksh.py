@@ -34,7 +34,7 @@ class KSHSettings(Settings):
     steps: int = 500  # of gradient a bit, at most
     tolerance: float = 1e-2  # relative change at which a bit is done
     ridge: float = 1e-4  # on KᵀK, relative to its mean diagonal
-    crop_share: float = 0.2  # how many of the labelled samples are crops
+    crop_share: float = 0.0  # how many of the labelled samples are crops
 
 
 class KSH(HashMethod):
