@@ -84,9 +84,19 @@ TUNED: dict[str, dict[str, Any]] = {
 }
 
 
-def agent_settings(method: str, changes: dict[str, Any] | None = None) -> AgentSettings:
-    """The settings for a method's agent, with some of them changed."""
-    return AgentSettings().updated(TUNED.get(method, {})).updated(changes or {})
+# A net that learnt from scratch knows less: only the surer of its regions are worth keeping.
+SCRATCH: dict[str, Any] = {"bonus": 0.0, "dissimilar": 3.0}
+
+
+def agent_settings(
+    method: str, changes: dict[str, Any] | None = None, scratch: bool = False
+) -> AgentSettings:
+    """The settings for a method's agent, with some of them changed.
+
+    `scratch`: the backbone learnt from the training images alone.
+    """
+    tuned = SCRATCH if scratch else TUNED.get(method, {})
+    return AgentSettings().updated(tuned).updated(changes or {})
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,13 @@ class TrainingOptions:
         return WithCrops(self.crops, self.crop_sigma or self.sigma)
 
     def agent_options(self) -> AgentSettings:
-        return agent_settings(self.method, self.agent_settings)
+        return agent_settings(self.method, self.agent_settings, self.from_scratch)
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether the backbone starts from nothing: there are no weights for it."""
+        own = BACKBONES[self.backbone].load_pretrained is not Backbone.load_pretrained
+        return self.weights is None and not own
 
 
 @dataclass
@@ -172,7 +178,7 @@ def train_model(
         labels = torch.from_numpy(dataset.labels[rows])
         return LiveViews(backbone, dataset.images, rows.tolist(), labels, regions, options.regions)
 
-    if not pretrained and options.weights is None:
+    if options.from_scratch:
         dataset, rows = _readable(dataset)
         recipe = BackboneSettings().updated(options.backbone_settings)
         if not _finished(work, "backbone", backbone):
@@ -246,9 +252,8 @@ def _backbone(options: TrainingOptions) -> tuple[Backbone, bool]:
         torch.manual_seed(options.seed)
         if options.weights is not None:
             return create_backbone(options.backbone, options.size, options.weights), False
-        own = BACKBONES[options.backbone].load_pretrained is not Backbone.load_pretrained
-        weights = "pretrained" if own else None
-        return create_backbone(options.backbone, options.size, weights), own
+        weights = None if options.from_scratch else "pretrained"
+        return create_backbone(options.backbone, options.size, weights), not options.from_scratch
 
 
 def _labelled(dataset: Dataset) -> tuple[Dataset, Rows]:
