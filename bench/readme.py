@@ -50,8 +50,10 @@ def learning_block() -> str:
     """What MCH brings to each base method at 32 bits."""
     data = json.loads(LEARNING.read_text())
     bits = data["paper"]["bits"].index(32)
+    seeds = min(row["seeds"] for row in data["rows"])
+    mean = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
     lines = [
-        "At 32 bits, X → MCH-X, mean of three seeds; in brackets the paper's figures (AlexNet",
+        f"At 32 bits, X → MCH-X, {mean}; in brackets the paper's figures (AlexNet",
         "fine-tuned on the whole of COCO). 2,000 queries, 18,000 images in the database, 8,000 of",
         "them for training; a frozen EfficientNet-Lite0 at 160 px, regions as crops:",
         "",
