@@ -294,7 +294,10 @@ def test_a_killed_training_goes_on(
         "from mchindex.cli import run; sys.exit(run(sys.argv[1:]))"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script, *arguments], env=environment(), stderr=subprocess.PIPE
+        [sys.executable, "-c", script, *arguments],
+        cwd=tmp_path,  # in the sources' folder it would import those, which are not compiled
+        env=environment(),
+        stderr=subprocess.PIPE,
     ) as process:
         until = time.monotonic() + 60
         while not list(out.glob("checkpoint/*.pt")) and time.monotonic() < until:
@@ -347,6 +350,7 @@ def test_eval_prints_one_json_object(model: Path) -> None:
     """In a process of its own, with the engine that is chosen there: stdout is nothing but it."""
     done = subprocess.run(
         command("eval", str(model), "--data", "scenes:240", "--json"),
+        cwd=model,
         env=environment(),
         capture_output=True,
         text=True,
@@ -576,6 +580,7 @@ def test_eval_refuses_what_is_no_model(tmp_path: Path, capsys: pytest.CaptureFix
 def test_refused_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(
         command("eval", str(tmp_path), "--data", "nonsense", "--json"),
+        cwd=tmp_path,
         env=environment(),
         capture_output=True,
         text=True,
