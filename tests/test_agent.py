@@ -44,6 +44,7 @@ QUICK = AgentSettings(
     dropout=0.0,
     power=1.0,
     bonus=0.0,
+    dissimilar=1.0,
     validation=0.25,
     every=30,
 )
@@ -68,7 +69,7 @@ def some_method(name: str, bits: int = 16, dim: int = 12) -> HashMethod:
 
 
 def slow_rewards(
-    method: HashMethod, b: Tensor, b_region: Tensor, labels: Tensor
+    method: HashMethod, b: Tensor, b_region: Tensor, labels: Tensor, dissimilar: float = 1.0
 ) -> NDArray[np.float64]:
     """(n, crops), by the definition: over images, crops, and other images."""
     n, crops, bits = b_region.shape
@@ -89,7 +90,7 @@ def slow_rewards(
                 s = any(x and y for x, y in zip(rows[i], rows[j], strict=True))
                 nearest = min(whole[i][j], region[i][j])
                 gain = losses[whole[i][j], s] - losses[nearest, s]
-                reward[i, c] += weights[s] * gain
+                reward[i, c] += weights[s] * gain * (1 if s else dissimilar)
     return reward
 
 
@@ -120,6 +121,16 @@ def test_rewards_by_a_triple_loop(name: str) -> None:
                 data.labels[rest],
             )
             np.testing.assert_allclose(one, want[i, c], rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("name", ["dch", "mmhh", "ksh"])
+def test_dissimilar_pairs_can_be_made_to_cost_more(name: str) -> None:
+    method = some_method(name)
+    data = Features(blobs(40, noise=2.0).array, random_labels(40, 4, 1))
+    plain, dearer = gather(method, data), gather(method, data, dissimilar=3.0)
+    want = slow_rewards(method, plain.b, plain.b_region, data.labels, 3.0)
+    np.testing.assert_allclose(dearer.reward, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+    assert (dearer.reward < plain.reward).any()
 
 
 @pytest.mark.parametrize("name", ["dch", "itq", "ksh"])
@@ -472,6 +483,7 @@ def test_the_papers_settings_run_for_every_method(name: str) -> None:
     assert (PAPER.estimator, PAPER.steps, PAPER.batch) == ("reinforce", 100, 256)
     assert (PAPER.optimiser, PAPER.lr, PAPER.weight_decay) == ("sgd", 1e-4, 5e-4)
     assert (PAPER.scale, PAPER.power, PAPER.bonus, PAPER.dropout) == ("sum", 1, 0, 0)
+    assert PAPER.dissimilar == 1
     policy, curve = train_agent(some_method(name), blobs(40), replace(PAPER, width=16))
     assert len(curve) == 10
     assert all(np.isfinite(list(point.values())).all() for point in curve)
