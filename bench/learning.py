@@ -1,8 +1,8 @@
 """What MCH brings to each base method, on labelled images: R@H=0, P@H=0, mAP, F1 by buckets, ANHC.
 
 Every cell is a base method X at a code width, trained and measured with several seeds; beside it
-MCH-X, regions kept at random at the same ANHC, and all regions kept. Whatever is measured on the
-queries was chosen without them: settings come from validation parts of training sets.
+MCH-X, regions kept at random at the same ANHC, and all regions kept. Settings come from validation
+parts of training sets; bench/README.md says where query results had a hand in it.
 
     python bench/learning.py --data DIR                   # crops at 160 px, all cells, three seeds
     python bench/learning.py --data DIR --regions pooled --size 224 --bits 32
