@@ -4,7 +4,7 @@
 runs the backbone once on the whole image and averages its feature map over each region, cells
 weighted by how much of the region lies in them.
 
-On a CPU, ONNX Runtime runs the backbone where it is installed: it is several times faster.
+On a CPU, ONNX Runtime runs the backbone where it is installed: it is faster.
 """
 
 from __future__ import annotations
