@@ -6,14 +6,15 @@ import hashlib
 import io
 import os
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 PathLike: TypeAlias = str | os.PathLike[str]
-Source: TypeAlias = PathLike | bytes | Image.Image | NDArray[Any]
+# A tensor of torch's is an image, too; its type is not named here, so that torch is not needed.
+Source: TypeAlias = PathLike | bytes | Image.Image | NDArray[Any] | Any
 
 _ORIENTATION = 0x0112  # the EXIF tag that says how the camera was held
 _TURNS = {
@@ -26,19 +27,35 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 
+_LYING = {_TURNS[n] for n in (5, 6, 7, 8)}
+
 
 class ImageError(Exception):
     """An image could not be read; the message names it and says why."""
 
 
+class Picture(NamedTuple):
+    image: Image.Image  # RGB, upright, wholly decoded
+    size: tuple[int, int]  # width and height of the whole, of which `image` may be a smaller form
+
+
 def open_rgb(source: Source) -> Image.Image:
     """The picture in RGB, upright and wholly decoded, so that nothing about it can fail later.
 
-    `source` is a file's name, a file's bytes, a Pillow image, or an array of bytes (uint8) of shape
-    (h, w), (h, w, 3) or (h, w, 4). Transparent parts become white; of an animation the first frame
+    `source` is a file's name, a file's bytes, a Pillow image, an array of bytes (uint8) of shape
+    (h, w), (h, w, 3) or (h, w, 4), or a tensor of shape (h, w), (1, h, w), (3, h, w) or (4, h, w),
+    of bytes or of numbers in 0…1. Transparent parts become white; of an animation the first frame
     is taken. Raises ImageError for what cannot be decoded, which includes cut files and pictures of
     more than `PIL.Image.MAX_IMAGE_PIXELS` pixels.
     """
+    return read_picture(source).image
+
+
+def read_picture(source: Source, least: int | None = None) -> Picture:
+    """As `open_rgb`; a JPEG may come in half its size, a quarter or an eighth, if each side of it
+    then still has `least` pixels: that is decoded much faster."""
+    if hasattr(source, "detach"):
+        source = _of_tensor(source)
     if isinstance(source, np.ndarray):
         source = _of_array(source)
     if isinstance(source, Image.Image):
@@ -49,19 +66,22 @@ def open_rgb(source: Source) -> Image.Image:
         name = os.fspath(source)
     else:
         raise TypeError(
-            "an image is given as a file name, bytes, a Pillow image or a numpy array, "
+            "an image is given as a file name, bytes, a Pillow image, a numpy array or a tensor, "
             f"not as {type(source).__name__}"
         )
     try:
         if isinstance(source, Image.Image):
-            return _upright_rgb(source)
+            return _upright_rgb(source, source.size)
         with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as stream:
             if not stream.read(1):
                 raise ImageError("the file is empty")
             stream.seek(0)
             with Image.open(stream) as image:
                 _refuse_bomb(image)
-                return _upright_rgb(image)
+                size = image.size
+                if least is not None:
+                    image.draft(None, (least, least))
+                return _upright_rgb(image, size)
     except UnidentifiedImageError as error:
         raise ImageError(f"{name}: not an image of a known format") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -81,6 +101,26 @@ def digest(source: PathLike | bytes) -> bytes:
         except OSError as error:
             raise ImageError(f"{path}: {error.strerror or error}") from error
     return hashlib.sha256(source).digest()
+
+
+def _of_tensor(tensor: Any) -> NDArray[Any]:
+    array = tensor.detach().cpu().numpy()
+    if array.ndim == 3 and array.shape[0] not in (1, 3, 4):
+        raise ValueError(
+            "an image tensor has the shape (h, w), (1, h, w), (3, h, w) or (4, h, w), "
+            f"not {tuple(array.shape)}"
+        )
+    if array.ndim == 3:
+        array = array[0] if array.shape[0] == 1 else array.transpose(1, 2, 0)
+    if array.dtype.kind == "f":
+        low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+        if not (low >= 0 and high <= 1):
+            raise ValueError(
+                f"an image tensor of floats has values in 0…1, not {low:g}…{high:g}: undo its "
+                "normalisation first"
+            )
+        array = np.rint(array * 255.0).astype(np.uint8)
+    return np.ascontiguousarray(array)
 
 
 def _of_array(array: NDArray[Any]) -> Image.Image:
@@ -103,7 +143,7 @@ def _refuse_bomb(image: Image.Image) -> None:
         )
 
 
-def _upright_rgb(image: Image.Image) -> Image.Image:
+def _upright_rgb(image: Image.Image, size: tuple[int, int]) -> Picture:
     if not image.width or not image.height:
         raise ImageError("it has no pixels")
     image.load()  # before the EXIF data are read: a PNG may hold them behind its pixels
@@ -112,7 +152,9 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     except Exception:  # damaged EXIF data are common, and no reason to refuse a sound picture
         turn = None
     rgb = _rgb(image)
-    return rgb if turn is None else rgb.transpose(turn)
+    if turn is None:
+        return Picture(rgb, size)
+    return Picture(rgb.transpose(turn), size[::-1] if turn in _LYING else size)
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -312,7 +312,7 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
 def test_many_images_are_taken_in_parts(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(mode=mode)
     whole, queries = model.encode(PICTURES), model.encode_query(PICTURES)
-    monkeypatch.setattr("mchindex.models.mch.BATCH", 3)
+    monkeypatch.setattr("mchindex.models.extract.BATCH", 3)
     monkeypatch.setattr("mchindex.models.mch.ROWS", 2)
     parts = model.encode(PICTURES)
     assert as_dicts(parts, 9) == as_dicts(whole, 9)

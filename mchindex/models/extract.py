@@ -10,13 +10,15 @@ On a CPU, ONNX Runtime runs the backbone where it is installed: it is faster.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import threading
 import warnings
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +27,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mchindex.models.backbones import Backbone
-from mchindex.regions import Boxes, overlaps
+from mchindex.regions import Boxes, in_pixels, overlaps
 
 Mode = Literal["crops", "pooled"]
 Engine = Literal["auto", "torch", "onnx"]
@@ -57,15 +59,23 @@ def choose_device(name: str | None = None) -> torch.device:
 
 
 def resized(image: Image.Image, box: Sequence[float], size: int) -> Pixels:
-    """A region of an image, stretched to size x size: (3, size, size)."""
-    width, height = image.size
-    x0, y0, x1, y1 = box
-    # Whole pixels would make the region depend on the image's size; a box of less than a pixel
-    # is more than Pillow can resize.
-    left, top = min(x0 * width, width - 1.0), min(y0 * height, height - 1.0)
-    pixels = (left, top, max(x1 * width, left + 1), max(y1 * height, top + 1))
-    small = image.resize((size, size), Image.Resampling.BILINEAR, box=pixels)
+    """A region of an image, cut out and stretched to size x size: (3, size, size)."""
+    # Cut first: resizing with a box of Pillow's would mix in pixels from beyond the region.
+    region = image.crop(in_pixels(box, *image.size))
+    small = region.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(small).transpose(2, 0, 1)
+
+
+T = TypeVar("T")
+Job = tuple[Image.Image, Boxes]
+
+
+class Part(NamedTuple, Generic[T]):
+    """Some of the sources of a stream."""
+
+    sources: list[T]
+    loaded: list[bool]  # which of them have features
+    features: NDArray[np.float16]  # (loaded, regions, dim)
 
 
 class Extractor:
@@ -102,19 +112,47 @@ class Extractor:
         where its features came from. Equal boxes of an image have equal features.
         """
         every = np.broadcast_to(boxes, (len(images), *boxes.shape[-2:]))
-        jobs = list(zip(images, every, strict=True))
+        jobs = zip(images, every, strict=True)
+        parts = [part.features for part in self.stream(jobs, lambda job: job, boxes.shape[-2])]
+        return np.concatenate([self._nothing(boxes.shape[-2]), *parts])
+
+    def stream(
+        self, sources: Iterable[T], load: Callable[[T], Job | None], regions: int
+    ) -> Iterator[Part[T]]:
+        """Features of what comes, in its order; the next are loaded while the last are used.
+
+        `load` makes an image and its boxes of a source, or None where it cannot; it runs in the
+        threads that run the backbone.
+        """
         step = 1 if self.mode == "crops" else BATCH
         if self.device.type != "cpu":
-            step = max(1, GPU_BATCH // (boxes.shape[-2] if self.mode == "crops" else 1))
-        parts = [jobs[i : i + step] for i in range(0, len(jobs), step)]
+            step = max(1, GPU_BATCH // (regions if self.mode == "crops" else 1))
         run = self._pooled if self.mode == "pooled" else self._cropped
-        with ThreadPoolExecutor(cores()) as pool:
-            rows = list(pool.map(run, parts))
-        if not rows:
-            return np.empty((0, boxes.shape[-2], self.backbone.dim), np.float16)
-        return np.concatenate(rows)
 
-    def _cropped(self, jobs: Sequence[tuple[Image.Image, Boxes]]) -> NDArray[np.float16]:
+        def work(group: list[T]) -> Part[T]:
+            loaded = [load(source) for source in group]
+            jobs = [job for job in loaded if job is not None]
+            features = run(jobs) if jobs else self._nothing(regions)
+            return Part(group, [job is not None for job in loaded], features)
+
+        workers = cores()
+        pool = ThreadPoolExecutor(workers)
+        running: deque[Future[Part[T]]] = deque()
+        try:
+            remaining = iter(sources)
+            while group := list(itertools.islice(remaining, step)):
+                running.append(pool.submit(work, group))
+                if len(running) > 2 * workers:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _nothing(self, regions: int) -> NDArray[np.float16]:
+        return np.empty((0, regions, self.backbone.dim), np.float16)
+
+    def _cropped(self, jobs: Sequence[Job]) -> NDArray[np.float16]:
         size = self.backbone.size
         pixels: list[Pixels] = []
         places: list[NDArray[np.intp]] = []
@@ -125,7 +163,7 @@ class Extractor:
         features = self._run(np.stack(pixels)).astype(np.float16)
         return np.stack([features[place] for place in places])
 
-    def _pooled(self, jobs: Sequence[tuple[Image.Image, Boxes]]) -> NDArray[np.float16]:
+    def _pooled(self, jobs: Sequence[Job]) -> NDArray[np.float16]:
         size = self.backbone.size
         whole = (0.0, 0.0, 1.0, 1.0)
         maps = self._run(np.stack([resized(image, whole, size) for image, _ in jobs]))

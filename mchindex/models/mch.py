@@ -19,9 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from mchindex.images import Source, open_rgb
+from mchindex.catalogue import find, names
+from mchindex.images import Source, read_picture
 from mchindex.models.backbones import Backbone, create_backbone
-from mchindex.models.extract import Engine, Extractor, Mode, choose_device
+from mchindex.models.extract import Engine, Extractor, Job, Mode, choose_device
 from mchindex.models.hashing import HashMethod, Packed, pack
 from mchindex.models.methods import create_method
 from mchindex.models.policy import Policy
@@ -29,7 +30,6 @@ from mchindex.regions import WHOLE, Layout, corners_and_centre
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-BATCH = 64  # images in memory at a time
 ROWS = 4096  # rows of features at a time
 
 
@@ -114,6 +114,16 @@ class MCHModel:
         return self.method.bits
 
     @property
+    def least(self) -> int:
+        """Pixels a side that a picture must have for its regions to lose nothing by shrinking it.
+
+        With four times of what the backbone takes in, a JPEG decoded at a part of its size gives
+        the same codes as one decoded whole.
+        """
+        sides = self.layout.array() if self.mode == "crops" else np.array([WHOLE])
+        return round(4 * self.backbone.size / float((sides[:, 2:] - sides[:, :2]).min()))
+
+    @property
     def extractor(self) -> Extractor:
         if self._extractor is None:
             self._extractor = Extractor(self.backbone, self.mode, self.device, self.engine)
@@ -166,14 +176,15 @@ class MCHModel:
         return x.to(self.device, torch.float32)
 
     def _features(self, images: Iterable[Source], boxes: NDArray[np.float64]) -> Any:
-        parts, batch = [], []
-        for image in _each(images):
-            batch.append(image)
-            if len(batch) == BATCH:
-                parts.append(self.extractor(batch, boxes))
-                batch = []
-        parts.append(self.extractor(batch, boxes))
-        return np.concatenate(parts)
+        if isinstance(images, (str, bytes, PathLike, Image.Image)):
+            raise TypeError("pass a list of images: [image] for one")
+
+        def load(source: Source) -> Job:
+            return read_picture(source, self.least).image, boxes
+
+        parts = [part.features for part in self.extractor.stream(images, load, len(boxes))]
+        empty = np.empty((0, len(boxes), self.backbone.dim), np.float16)
+        return np.concatenate([empty, *parts])
 
     @property
     def fingerprint(self) -> str:
@@ -211,7 +222,7 @@ class MCHModel:
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         config = self.config() | {"fingerprint": self.fingerprint}
-        weights = save(self._tensors())
+        weights = save({name: _half(tensor) for name, tensor in self._tensors().items()})
         _replace(folder / WEIGHTS, lambda file: file.write_bytes(weights))
         text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
         _replace(folder / CONFIG, lambda file: file.write_text(text, "utf-8"))
@@ -227,11 +238,11 @@ class MCHModel:
         engine: Engine = "auto",
         backbone: Backbone | None = None,
     ) -> MCHModel:
-        """Reads a model's directory; sigma and xi may be others than it was saved with.
+        """Reads a model that ships, by its name, or a directory; sigma and xi may be others.
 
         `backbone` is for a model on a network of the user's own (`Wrapped`).
         """
-        folder = Path(path)
+        folder = find(path)
         config, tensors = _read(folder)
         where = choose_device(device)
         try:
@@ -297,10 +308,12 @@ def digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()[:32]
 
 
-def _each(images: Iterable[Source]) -> Iterable[Image.Image]:
-    if isinstance(images, (str, bytes, PathLike, Image.Image)):
-        raise TypeError("pass a list of images: [image] for one")
-    return map(open_rgb, images)
+def _half(tensor: Tensor) -> Tensor:
+    """In half the space where that loses nothing."""
+    if tensor.dtype != torch.float32:
+        return tensor
+    half = tensor.half()
+    return half if torch.equal(half.float(), tensor) else tensor
 
 
 def _replace(path: Path, write: Any) -> None:
@@ -315,7 +328,8 @@ def _replace(path: Path, write: Any) -> None:
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not (folder / CONFIG).is_file():
-        raise ModelError(f"{folder} is not a model: it has no {CONFIG}")
+        known = ", ".join(names())
+        raise ModelError(f"{folder} is not a model: it has no {CONFIG} (models by name: {known})")
     try:
         config = json.loads((folder / CONFIG).read_text("utf-8"))
         version = config["format"]

@@ -1,0 +1,913 @@
+"""MCHIndex: images in, hits out, nothing lost."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+from mchindex._core import BucketTable, SnapshotError
+from mchindex.catalogue import ships
+from mchindex.hits import Answers, Hit, Hits, PixelBox
+from mchindex.images import read_picture
+from mchindex.regions import WHOLE, Box, Layout, in_pixels
+from mchindex.sources import Item, Metadata, check_id, given, one_image
+from mchindex.store import (
+    Id,
+    Known,
+    NotAnIndexError,
+    Position,
+    Row,
+    Store,
+    StoreError,
+    code_type,
+    unpack_codes,
+)
+
+if TYPE_CHECKING:
+    from mchindex.models import MCHModel
+
+DEFAULT_MODEL = "coco-64"
+MODEL_FOLDER = "model"
+BATCH = 256  # images written at a time, at most
+PATIENCE = 2.0  # seconds after which fewer are written
+BULK = 50_000  # images by codes written at a time
+SNAPSHOT_AFTER = 5_000  # codes that an opening may have to read one by one
+
+
+class ModelMismatchError(StoreError):
+    """The index was filled by another model."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image that could not be added, and why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+@dataclass
+class Added(Sequence[Id]):
+    """What `add` did. As a sequence: the ids of all images given that are in the index now."""
+
+    added: list[Id] = field(default_factory=list)
+    replaced: list[Id] = field(default_factory=list)
+    skipped: list[Id] = field(default_factory=list)  # unchanged since they were added
+    failed: list[Failure] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)  # files in folders, no images by their names
+    _ids: list[Id] = field(default_factory=list, repr=False)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, place: int) -> Id: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Id]: ...
+    def __getitem__(self, place: int | slice) -> Id | list[Id]:
+        return self._ids[place]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Added):
+            return self is other
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"{len(self.added)} added, {len(self.replaced)} replaced, "
+            f"{len(self.skipped)} unchanged, {len(self.failed)} failed"
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far an `add` is. What it tells of is on the disk."""
+
+    done: int  # images so far, whatever became of them
+    total: int | None  # images in all, where that is known
+    ids: list[Id]  # stored since the last step
+    failed: list[Failure]  # since the last step
+    seconds: float  # since the beginning
+
+
+OnStep = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An image in the index."""
+
+    id: Id
+    path: str | None
+    metadata: dict[str, Any]
+    size: tuple[int, int] | None  # width and height
+    regions: tuple[str, ...]  # of its codes
+    boxes: tuple[PixelBox | None, ...]
+    keep: NDArray[np.float32]  # the probability with which each was kept
+    codes: NDArray[np.uint8]
+
+
+class MCHIndex:
+    """Images stored under several codes each, and found by any of them.
+
+    `MCHIndex.open(path)` keeps them on disk, `MCHIndex(model)` in memory. Any number of processes
+    and threads may search while one adds.
+    """
+
+    def __init__(
+        self,
+        model: MCHModel | str | os.PathLike[str] | None = None,
+        *,
+        bits: int | None = None,
+        _store: Store | None = None,
+        wait: float = 0.0,
+        device: str | None = None,
+    ) -> None:
+        """An index in memory. Without a model, `bits` is the width of codes of your own."""
+        self._store = Store(None) if _store is None else _store
+        self.wait = wait
+        self._device = device
+        self._model: MCHModel | None = None
+        self._lock = threading.RLock()
+        self._position = Position()
+        self._seen: tuple[int, int] | None = None
+        self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
+        self._closed = False
+        try:
+            self._facts = self._settle(model, bits)
+            self.bits: int = self._facts["bits"]
+            names, boxes = self._facts["names"], self._facts["boxes"]
+            self._layout = Layout(tuple(names), tuple(map(tuple, boxes))) if names else None
+            self._table = BucketTable(self.bits)
+            self._open_snapshot()
+            self.refresh()
+        except BaseException:
+            self._store.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        model: MCHModel | str | os.PathLike[str] | None = None,
+        *,
+        bits: int | None = None,
+        create: bool = True,
+        wait: float = 0.0,
+        device: str | None = None,
+    ) -> MCHIndex:
+        """The index in the folder `path`, created if it is missing and `create` allows it.
+
+        `model` is a name that ships, a model's folder or a model; None: the index knows its own,
+        and a new one gets coco-64. A new index with `bits` and no model takes codes of your own.
+        `wait`: seconds to wait for another process that is writing, before StoreBusyError.
+        """
+        folder = Path(path)
+        if not create and not (folder / "index.sqlite").exists():
+            raise NotAnIndexError(f"{folder} is not an index")
+        return cls(model, bits=bits, _store=Store(folder), wait=wait, device=device)
+
+    def _settle(
+        self, model: MCHModel | str | os.PathLike[str] | None, bits: int | None
+    ) -> dict[str, Any]:
+        """What the index is of: read from it, or, where it is new, written to it."""
+        facts: dict[str, Any] | None = self._store.get("model")
+        if facts is None:
+            with self._store.writer(max(self.wait, 10.0)):
+                facts = self._store.get("model")  # another process may have been first
+                if facts is None:
+                    facts = self._found(model, bits)
+                    self._store.set(model=facts)
+                    self._keep_model()
+                    return facts
+        if bits is not None and bits != facts["bits"]:
+            raise ModelMismatchError(
+                f"{self._store.name} holds codes of {facts['bits']} bits, not of {bits}"
+            )
+        if model is not None:
+            self._check(facts, model)
+        return facts
+
+    def _found(
+        self, model: MCHModel | str | os.PathLike[str] | None, bits: int | None
+    ) -> dict[str, Any]:
+        if model is None and bits is not None:
+            BucketTable(bits)  # refuses a width that cannot be
+            return {"bits": bits, "fingerprint": None, "name": None, "names": [], "boxes": []}
+        self._model = self._loaded(DEFAULT_MODEL if model is None else model)
+        if bits is not None and bits != self._model.bits:
+            raise ValueError(f"the model's codes have {self._model.bits} bits, not {bits}")
+        layout = self._model.layout
+        return {
+            "bits": self._model.bits,
+            "fingerprint": self._model.fingerprint,
+            "name": model if isinstance(model, str) else DEFAULT_MODEL if model is None else None,
+            "names": list(layout.names),
+            "boxes": [list(box) for box in layout.boxes],
+        }
+
+    def _loaded(self, model: MCHModel | str | os.PathLike[str]) -> MCHModel:
+        from mchindex.models import MCHModel
+
+        if isinstance(model, MCHModel):
+            return model
+        return MCHModel.load(model, device=self._device)
+
+    def _keep_model(self) -> None:
+        """A model of the user's own is copied, so that the index needs nothing outside of it."""
+        folder = self._store.folder
+        if folder is None or self._model is None:
+            return
+        if not ships(self._model.fingerprint):
+            self._model.save(folder / MODEL_FOLDER)
+
+    def _check(self, facts: dict[str, Any], model: MCHModel | str | os.PathLike[str]) -> None:
+        loaded = self._loaded(model)
+        if loaded.fingerprint != facts["fingerprint"]:
+            raise ModelMismatchError(
+                f"{self._store.name} was filled by "
+                f"{facts['name'] or 'another model'} ({facts['fingerprint'] or 'own codes'}), not "
+                f"by this one ({loaded.fingerprint}): open it without a model, or make a new index"
+            )
+        self._model = loaded
+
+    @property
+    def model(self) -> MCHModel:
+        """The model that fills the index; loaded when it is first needed."""
+        with self._lock:
+            if self._model is None:
+                facts, folder = self._facts, self._store.folder
+                if facts["fingerprint"] is None:
+                    raise ValueError(
+                        f"{self._store.name} has no model, only codes: use add_codes and "
+                        "search_codes"
+                    )
+                own = None if folder is None else folder / MODEL_FOLDER
+                if own is not None and own.is_dir():
+                    self._check(facts, own)
+                else:
+                    self._check(facts, facts["name"] or DEFAULT_MODEL)
+            assert self._model is not None
+            return self._model
+
+    # The table and the store.
+
+    def refresh(self) -> None:
+        """Brings the table up to what is committed. Every search does it by itself."""
+        version = self._store.version()
+        if version == self._seen:
+            return
+        with self._lock:
+            version = self._store.version()
+            with self._store.changes(self._position, self.bits) as (change, parts):
+                if change.again:
+                    self._table = BucketTable(self.bits)
+                for keys, entries in parts:
+                    self._table.add(keys, entries["code"], entries["region"])
+            if len(change.removed):
+                self._table.remove(change.removed)
+            self._seen = version
+
+    def _open_snapshot(self) -> None:
+        """Starts from the last snapshot of the table, if it is sound and of this store."""
+        folder, facts = self._store.folder, self._store.get("snapshot")
+        if folder is None or facts is None:
+            return
+        try:
+            table = BucketTable.load(folder / facts["file"], mmap=True)
+        except (SnapshotError, OSError):
+            return  # the store has it all
+        if table.bits == self.bits and table.n_codes == facts["codes"]:
+            self._table, self._position = table, Position(facts["key"], facts["gone"])
+            self._snapshot_at = facts["changes"]
+
+    _snapshot_at = 0
+
+    def _save_snapshot(self) -> None:
+        """Within the writer's lock: a snapshot, where opening would otherwise take long."""
+        folder = self._store.folder
+        if folder is None:
+            return
+        changes = self._position.key + self._position.gone
+        if changes - self._snapshot_at < max(SNAPSHOT_AFTER, self._table.n_codes // 20):
+            return
+        old = self._store.get("snapshot")
+        file = f"table-{uuid.uuid4().hex[:12]}.snapshot"
+        self._table.save(folder / file)
+        # The store names its snapshot: one that the store does not know of is never used.
+        self._store.set(
+            snapshot={
+                "file": file,
+                "codes": self._table.n_codes,
+                "key": self._position.key,
+                "gone": self._position.gone,
+                "changes": changes,
+            }
+        )
+        self._store.trim_removals()
+        self._snapshot_at = changes
+        if old is not None:
+            (folder / old["file"]).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._check_open()
+        with self._store.writer(self.wait):
+            self.refresh()
+            try:
+                yield
+            finally:
+                self.refresh()
+                self._save_snapshot()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"{self._store.name} is closed")
+
+    # Adding.
+
+    def add(
+        self,
+        images: Any,
+        ids: Any = None,
+        *,
+        metadata: Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata] | None = None,
+        progress: bool | OnStep | None = None,
+        batch: int = BATCH,
+    ) -> Added:
+        """Adds images: files, folders, patterns, Pillow images, arrays, tensors, or any iterable.
+
+        `ids`: one an image, text or integers; without them files go by their absolute paths and
+        pictures in memory are numbered. An image whose id is there is replaced if it has changed.
+        `metadata`: a mapping for all, one for each, or a function of the path (or id).
+        `progress`: a function that is called after each commit; True and False show a bar or do
+        not, None shows one on a terminal.
+
+        What a commit has stored survives a crash; an interrupted `add` is simply run again.
+        """
+        return self._add(images, ids, metadata, progress, batch, force=False)
+
+    def update(
+        self,
+        images: Any,
+        ids: Any = None,
+        *,
+        metadata: Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata] | None = None,
+        progress: bool | OnStep | None = None,
+        batch: int = BATCH,
+    ) -> Added:
+        """As `add`, but encodes every image again and fails for ids that are not there."""
+        return self._add(images, ids, metadata, progress, batch, force=True)
+
+    def _add(
+        self,
+        images: Any,
+        ids: Any,
+        metadata: Any,
+        progress: bool | OnStep | None,
+        batch: int,
+        force: bool,
+    ) -> Added:
+        if batch < 1:
+            raise ValueError(f"a batch has at least 1 image, not {batch}")
+        result = Added()
+        with self._writing():
+            items, total = given(images, ids, metadata, result.ignored)
+            with _shown(progress, total) as step:
+                self._pipeline(items, total, result, step, batch, force)
+        return result
+
+    def _pipeline(
+        self,
+        items: Iterator[Item],
+        total: int | None,
+        result: Added,
+        step: OnStep,
+        batch: int,
+        force: bool,
+    ) -> None:
+        model = self.model
+        boxes = model.layout.array()
+        began = last = time.monotonic()
+        done = 0
+        known: dict[int, Known | None] = {}  # by identity of the item, while it is under way
+        pending: list[tuple[Item, Row | None]] = []
+        numbers: Iterator[int] | None = None
+
+        def looked_up() -> Iterator[Item]:
+            """Items with what the store knows of them; many at a time, to ask it seldom."""
+            nonlocal numbers
+            for group in _groups(items, 64):
+                for item in group:
+                    if item.id is None and item.error is None:
+                        numbers = numbers or itertools.count(self._store.next_id())
+                        item.id = next(numbers)
+                found = self._store.known([i.id for i in group if i.id is not None])
+                for item in group:
+                    known[id(item)] = found.get(item.id) if item.id is not None else None
+                    yield item
+
+        def load(item: Item) -> tuple[Image.Image, NDArray[np.float64]] | None:
+            its = known[id(item)]
+            if item.error is not None:
+                return None
+            if force and its is None:
+                item.error = f"there is no image {item.id!r} to update"
+                return None
+            if its is not None and not force and its.hash is not None:
+                if item.path is not None and item.stat() == (its.size, its.time):
+                    item.hash = its.hash
+                    return None
+                picture = item.load(model.least, its.hash)
+            else:
+                picture = item.load(model.least)
+            return None if picture is None else (picture.image, boxes)
+
+        def write() -> None:
+            nonlocal last
+            ids, failed = self._write(pending, known, result)
+            last = time.monotonic()
+            pending.clear()
+            step(Step(done, total, ids, failed, last - began))
+
+        for part in model.extractor.stream(looked_up(), load, len(boxes)):
+            encoded = model.choose(model.regions_of(part.features))
+            rows = iter(_entries(encoded, self.bits))
+            for item, loaded in zip(part.sources, part.loaded, strict=True):
+                row = None
+                if loaded:
+                    assert item.id is not None
+                    row = Row(
+                        item.id, next(rows), item.path, item.size, item.time, item.hash,
+                        item.width, item.height, _metadata(item),
+                    )  # fmt: skip
+                item.source = None  # pictures are not kept beyond their batch
+                pending.append((item, row))
+            done += len(part.sources)
+            if len(pending) >= batch or time.monotonic() - last > PATIENCE:
+                write()
+        if pending or not done:
+            write()
+
+    def _write(
+        self,
+        pending: Sequence[tuple[Item, Row | None]],
+        known: dict[int, Known | None],
+        result: Added,
+    ) -> tuple[list[Id], list[Failure]]:
+        """Commits a batch; returns what was stored and what failed."""
+        rows = [row for _, row in pending if row is not None]
+        failed: list[Failure] = []
+        touched: dict[Id, dict[str, Any]] = {}
+        for item, row in pending:
+            its = known.pop(id(item))
+            if item.error is not None:
+                failed.append(Failure(item.name, item.error))
+            elif row is None:
+                assert item.id is not None
+                assert its is not None
+                new: dict[str, Any] = {}
+                if item.time is not None and (item.size, item.time) != (its.size, its.time):
+                    new |= {"size": item.size, "time": item.time}
+                if item.metadata is not None and _metadata(item) != its.metadata:
+                    new["metadata"] = _metadata(item)
+                if new:
+                    touched[item.id] = new
+                result.skipped.append(item.id)
+                result._ids.append(item.id)
+        if touched:
+            self._store.touch(touched)
+        stored = list(dict.fromkeys(row.id for row in rows))
+        if rows:
+            replaced = set(self._store.insert(rows))
+            self.refresh()
+            for id_ in stored:
+                (result.replaced if id_ in replaced else result.added).append(id_)
+            result._ids += stored
+        result.failed += failed
+        return stored, failed
+
+    def add_codes(
+        self,
+        ids: ArrayLike | Sequence[Id],
+        codes: ArrayLike,
+        regions: ArrayLike | None = None,
+        *,
+        metadata: Sequence[Metadata | None] | None = None,
+    ) -> int:
+        """Adds images by codes of your own: ids (n,), codes (n, bits // 8) as np.packbits packs.
+
+        The same id in several rows is one image with several codes; `regions` (n,) numbers them.
+        An image that is there is replaced. `metadata` has one entry for each distinct id, in order
+        of first appearance. Returns the number of images.
+        """
+        with self._writing():
+            packed = _checked_codes(codes, self.bits)
+            names, where = _distinct(ids)
+            if len(where) != len(packed):
+                raise ValueError(f"{len(where)} ids and {len(packed)} codes were given")
+            if metadata is not None and len(metadata) != len(names):
+                raise ValueError(f"{len(metadata)} metadata for {len(names)} images were given")
+            entries = np.zeros(len(packed), code_type(self.bits))
+            entries["code"], entries["keep"] = packed, 1
+            if regions is not None:
+                numbers = np.asarray(regions)
+                if numbers.shape != (len(packed),) or numbers.dtype.kind not in "iu":
+                    raise ValueError(f"regions are {len(packed)} integers, one a code")
+                if numbers.size and (numbers.min() < 0 or numbers.max() > 0x7FFF):
+                    raise ValueError("regions are numbered 0 to 32767")
+                entries["region"] = numbers
+            if len(names) != len(where):  # several codes an image: each image's together
+                order = np.argsort(where, kind="stable")
+                entries, where = entries[order], where[order]
+            ends = np.searchsorted(where, np.arange(len(names) + 1)) * entries.itemsize
+            raw, cuts = entries.tobytes(), ends.tolist()
+            for start in range(0, len(names), BULK):
+                part = range(start, min(start + BULK, len(names)))
+                notes = (
+                    [None] * len(part)
+                    if metadata is None
+                    else [_json_of(metadata[i]) for i in part]
+                )
+                self._store.insert(
+                    [
+                        Row(names[i], raw[cuts[i] : cuts[i + 1]], metadata=note)
+                        for i, note in zip(part, notes, strict=True)
+                    ]
+                )
+                self.refresh()
+        return len(names)
+
+    def remove(self, ids: Id | Iterable[Id]) -> int:
+        """Removes images; returns how many of them were there."""
+        single = isinstance(ids, (str, int, np.integer, os.PathLike))
+        wanted = [self._resolved(i) for i in ([ids] if single else ids)]  # type: ignore[union-attr]
+        with self._writing():
+            return self._store.remove(wanted)
+
+    def prune(self, within: str | os.PathLike[str] | None = None) -> list[Id]:
+        """Removes the images whose files are gone, all or those within a folder; their ids."""
+        root = None if within is None else os.path.join(os.path.abspath(within), "")
+        with self._writing():
+            lost = [
+                row.id
+                for row in self._store.each()
+                if row.path is not None
+                and (root is None or row.path.startswith(root))
+                and not os.path.exists(row.path)
+            ]
+            if lost:
+                self._store.remove(lost)
+        return lost
+
+    def set_metadata(self, id: Id, metadata: Metadata) -> None:
+        """Gives an image other metadata."""
+        name = self._resolved(id)
+        with self._writing():
+            if not self._store.known([name]):
+                raise KeyError(id)
+            self._store.touch({name: {"metadata": _json_of(metadata)}})
+
+    # Searching.
+
+    def search(
+        self,
+        query: Any = None,
+        k: int = 10,
+        *,
+        id: Id | None = None,
+        region: Sequence[float] | str | None = None,
+        max_radius: int | None = None,
+        max_buckets: int | None = None,
+        filter: Mapping[str, Any] | None = None,
+        allowed: Iterable[Id] | None = None,
+        threads: int = 0,
+    ) -> Any:
+        """The k images nearest to an image: Hits; to several: a list-like of Hits.
+
+        `region` searches by a part of the query: a box (x0, y0, x1, y1) in pixels.
+        `id` instead of a query: more like an image of the index, which is left out of the hits;
+        `region` is then the name of one of its regions that has a code ("top-left").
+        `max_radius` bounds the distance, `max_buckets` the effort. `filter` compares metadata:
+        {"album": "2024"}, or a list of values of which any will do. `allowed`: only these ids.
+        """
+        limits: dict[str, Any] = {
+            "max_radius": max_radius, "max_buckets": max_buckets, "filter": filter,
+            "allowed": allowed, "threads": threads,
+        }  # fmt: skip
+        if (query is None) == (id is None):
+            raise TypeError("search takes a query or the id of an image in the index")
+        if id is not None:
+            return self._search_id(id, k, region, limits)
+        if isinstance(region, str):
+            raise TypeError("a region of a query is a box (x0, y0, x1, y1) in pixels")
+        single = one_image(query)
+        least = self.model.least
+        pictures = []
+        for image in [query] if single else query:
+            picture = read_picture(image, least)
+            if region is not None:
+                picture = picture._replace(image=_cut(picture.image, picture.size, region))
+            pictures.append(picture.image)
+        answers = self.search_codes(self.model.encode_query(pictures), k, **limits)
+        return answers[0] if single else answers
+
+    def _search_id(self, id: Id, k: int, region: Any, limits: dict[str, Any]) -> Hits:
+        row = self._store.row(self._resolved(id))
+        if row is None:
+            raise KeyError(f"there is no image {id!r} in {self._store.name}")
+        _, entries = unpack_codes([row.key], [row.codes], self.bits)
+        name = self._region_name(int(entries["region"].min())) if region is None else region
+        where = [i for i, r in enumerate(entries["region"]) if self._region_name(int(r)) == name]
+        if not where:
+            has = ", ".join(self._region_name(int(r)) for r in entries["region"])
+            raise ValueError(f"image {id!r} has no code for {name!r}, only for: {has}")
+        return self._search_codes(entries["code"][where[:1]], k, leave_out=row.key, **limits)[0]
+
+    def search_codes(
+        self,
+        codes: ArrayLike,
+        k: int = 10,
+        *,
+        max_radius: int | None = None,
+        max_buckets: int | None = None,
+        filter: Mapping[str, Any] | None = None,
+        allowed: Iterable[Id] | None = None,
+        threads: int = 0,
+    ) -> Any:
+        """The k images nearest to each code: codes (n, bits // 8) -> a list-like of Hits.
+
+        One code, (bits // 8,), gives one Hits.
+        """
+        array = np.asarray(codes)
+        answers = self._search_codes(
+            array[None] if array.ndim == 1 else array, k, max_radius=max_radius,
+            max_buckets=max_buckets, filter=filter, allowed=allowed, threads=threads,
+        )  # fmt: skip
+        return answers[0] if array.ndim == 1 else answers
+
+    def _search_codes(
+        self,
+        codes: Any,
+        k: int,
+        *,
+        max_radius: int | None,
+        max_buckets: int | None,
+        filter: Mapping[str, Any] | None,
+        allowed: Iterable[Id] | None,
+        threads: int,
+        leave_out: int | None = None,
+    ) -> Answers:
+        self._check_open()
+        self.refresh()
+        keys: NDArray[np.int64] | None = None
+        if filter is not None:
+            keys = self._matching(filter)
+        if allowed is not None:
+            wanted = self._store.known([self._resolved(i) for i in allowed])
+            those = np.array([known.key for known in wanted.values()], np.int64)
+            keys = those if keys is None else np.intersect1d(keys, those)
+        more = 0
+        if leave_out is not None:
+            if keys is not None:
+                keys = keys[keys != leave_out]
+            else:
+                more = 1
+        found = self._table.search(
+            codes, k + more, max_radius=max_radius, max_buckets=max_buckets, allowed=keys,
+            threads=threads,
+        )  # fmt: skip
+        return Answers(found, self._read, leave_out if more else None, k)
+
+    def _matching(self, conditions: Mapping[str, Any]) -> NDArray[np.int64]:
+        version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
+        held = self._filters.get(text)
+        if held is None or held[0] != version:
+            if len(self._filters) > 8:
+                self._filters.clear()
+            held = (version, self._store.matching(dict(conditions)))
+            self._filters[text] = held
+        return held[1]
+
+    def _read(self, keys: NDArray[np.int64], regions: NDArray[np.int16], distances: Any) -> Any:
+        """Records of hits: a list for each query."""
+        rows = self._store.rows(np.unique(keys[keys >= 0]).tolist())
+        return [
+            [
+                self._hit(rows[key], int(region), int(distance))
+                for key, region, distance in zip(*line, strict=True)
+                if key in rows
+            ]
+            for line in zip(keys.tolist(), regions.tolist(), distances.tolist(), strict=True)
+        ]
+
+    def _hit(self, row: Row, region: int, distance: int) -> Hit:
+        notes = json.loads(row.metadata) if row.metadata else {}
+        name, box = self._region_name(region), self._box(row, region)
+        return Hit(row.id, distance, name, box, row.path, notes)
+
+    def _region_name(self, region: int) -> str:
+        if self._layout is not None and region < len(self._layout):
+            return self._layout.names[region]
+        return "whole" if region == 0 else f"region {region}"
+
+    def _box(self, row: Row, region: int) -> PixelBox | None:
+        if self._layout is None or region >= len(self._layout) or not row.width or not row.height:
+            return None
+        return in_pixels(self._layout.boxes[region], row.width, row.height)
+
+    # What is in it.
+
+    def _resolved(self, id: Any) -> Id:
+        """An id as it is stored: a relative path stands for the absolute one."""
+        name = check_id(id)
+        if isinstance(name, str) and not os.path.isabs(name):
+            full = os.path.abspath(name)
+            found = self._store.known([name, full])
+            if name not in found and full in found:
+                return full
+        return name
+
+    def __len__(self) -> int:
+        self.refresh()
+        return len(self._table)
+
+    def __contains__(self, id: object) -> bool:
+        try:
+            name = self._resolved(id)
+        except (TypeError, ValueError):
+            return False
+        return bool(self._store.known([name]))
+
+    def __iter__(self) -> Iterator[Id]:
+        """The ids of all images, in the order in which they came."""
+        return (row.id for row in self._store.each())
+
+    def __getitem__(self, id: Id) -> Stored:
+        row = self._store.row(self._resolved(id))
+        if row is None:
+            raise KeyError(id)
+        return self._stored(row)
+
+    def images(self) -> Iterator[Stored]:
+        """All images, in the order in which they came."""
+        return map(self._stored, self._store.each())
+
+    def _stored(self, row: Row) -> Stored:
+        _, entries = unpack_codes([row.key], [row.codes], self.bits)
+        numbers = [int(r) for r in entries["region"]]
+        return Stored(
+            row.id,
+            row.path,
+            json.loads(row.metadata) if row.metadata else {},
+            (row.width, row.height) if row.width and row.height else None,
+            tuple(map(self._region_name, numbers)),
+            tuple(self._box(row, r) for r in numbers),
+            entries["keep"].copy(),
+            entries["code"].copy(),
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Figures about the index."""
+        self.refresh()
+        images, codes = len(self._table), self._table.n_codes
+        folder = self._store.folder
+        return {
+            "path": None if folder is None else str(folder),
+            "images": images,
+            "codes": codes,
+            "buckets": self._table.n_buckets,
+            "anhc": codes / images if images else 0.0,
+            "bits": self.bits,
+            "bytes": self._store.bytes(),
+            "memory": self._table.memory()["total"],
+            "model": self._facts["name"],
+            "fingerprint": self._facts["fingerprint"],
+            "regions": [] if self._layout is None else list(self._layout.names),
+        }
+
+    def close(self) -> None:
+        """Frees files and memory. What was added is on the disk long before."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._store.close()
+
+    def __enter__(self) -> MCHIndex:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = self._store.folder or "in memory"
+        return f"<MCHIndex {where}: {len(self):,} images, {self._table.n_codes:,} codes>"
+
+
+def _groups(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while group := list(itertools.islice(items, size)):
+        yield group
+
+
+def _entries(encoded: Any, bits: int) -> list[bytes]:
+    """Each image's codes as the store packs them."""
+    entries = np.zeros(len(encoded), code_type(bits))
+    entries["region"], entries["code"] = encoded.regions, encoded.codes
+    entries["keep"] = encoded.keep[encoded.images, encoded.regions]
+    ends = np.searchsorted(encoded.images, np.arange(len(encoded.kept) + 1))
+    return [entries[a:b].tobytes() for a, b in itertools.pairwise(ends)]
+
+
+def _json_of(metadata: Metadata | None) -> str | None:
+    if metadata is None:
+        return None
+    try:
+        text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"metadata must be what JSON can hold: {error}") from None
+    return text
+
+
+def _metadata(item: Item) -> str | None:
+    return _json_of(item.metadata)
+
+
+def _checked_codes(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
+    array = np.asarray(codes)
+    if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != bits // 8:
+        raise ValueError(
+            f"codes are uint8 of shape (n, {bits // 8}), as np.packbits makes them of {bits} bits, "
+            f"not {array.dtype} of shape {array.shape}"
+        )
+    return array
+
+
+def _distinct(ids: Any) -> tuple[list[Id], NDArray[np.int64]]:
+    """The distinct ids in the order in which they come, and for each row which one it has."""
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+        names, first, where = np.unique(ids, return_index=True, return_inverse=True)
+        rank = np.empty(len(names), np.int64)
+        order = np.argsort(first, kind="stable")
+        rank[order] = np.arange(len(names))
+        return [check_id(i) for i in names[order].tolist()], rank[where.reshape(-1)]
+    place: dict[Id, int] = {}
+    where = np.array([place.setdefault(check_id(i), len(place)) for i in ids], np.int64)
+    return list(place), where
+
+
+def _cut(image: Image.Image, size: tuple[int, int], region: Sequence[float]) -> Image.Image:
+    """The part of an image that a box in pixels of the whole picture names."""
+    if len(region) != 4:
+        raise ValueError("a region is a box (x0, y0, x1, y1) in pixels")
+    x0, y0, x1, y1 = region
+    width, height = size
+    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
+        raise ValueError(
+            f"the region {tuple(region)} does not lie within the picture of {width} x {height}"
+        )
+    box: Box = (x0 / width, y0 / height, x1 / width, y1 / height)
+    return image if box == WHOLE else image.crop(in_pixels(box, *image.size))
+
+
+@contextlib.contextmanager
+def _shown(progress: bool | OnStep | None, total: int | None) -> Iterator[OnStep]:
+    """What is called after each commit: the caller's function, a bar, or nothing."""
+    if callable(progress):
+        yield progress
+        return
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        yield lambda step: None
+        return
+    from mchindex.bar import Bar
+
+    with Bar("adding", total) as bar:
+        yield lambda step: bar.at(step.done)
+
+
+__all__ = ["Added", "Failure", "Hit", "Hits", "MCHIndex", "ModelMismatchError", "Step", "Stored"]
