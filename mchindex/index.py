@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,7 +46,9 @@ MODEL_FOLDER = "model"
 BATCH = 256  # images written at a time, at most
 PATIENCE = 2.0  # seconds after which fewer are written
 BULK = 50_000  # images by codes written at a time
+RECORDS = 5_000  # and by whole records
 SNAPSHOT_AFTER = 5_000  # codes that an opening may have to read one by one
+T = TypeVar("T")
 
 
 class ModelMismatchError(StoreError):
@@ -457,9 +459,12 @@ class MCHIndex:
                 row = None
                 if loaded:
                     assert item.id is not None
+                    its = known[id(item)]
+                    # A file that has changed keeps its metadata, unless others are given.
+                    old = its.metadata if its is not None and item.metadata is None else None
                     row = Row(
                         item.id, next(rows), item.path, item.size, item.time, item.hash,
-                        item.width, item.height, _metadata(item),
+                        item.width, item.height, old or _metadata(item),
                     )  # fmt: skip
                 item.source = None  # pictures are not kept beyond their batch
                 pending.append((item, row))
@@ -557,6 +562,20 @@ class MCHIndex:
                 )
                 self.refresh()
         return len(names)
+
+    def add_records(self, rows: Iterable[Row]) -> tuple[int, int]:
+        """Stores images as records of another index; how many were added and replaced.
+
+        Their codes must be of this index's model: who calls it has made sure of that.
+        """
+        added = replaced = 0
+        with self._writing():
+            for part in _groups(iter(rows), RECORDS):
+                before = len(self._store.insert(part))
+                added += len({row.id for row in part}) - before
+                replaced += before
+                self.refresh()
+        return added, replaced
 
     def remove(self, ids: Id | Iterable[Id]) -> int:
         """Removes images; returns how many of them were there."""
@@ -829,7 +848,7 @@ class MCHIndex:
         return f"<MCHIndex {where}: {len(self):,} images, {self._table.n_codes:,} codes>"
 
 
-def _groups(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+def _groups(items: Iterator[T], size: int) -> Iterator[list[T]]:
     while group := list(itertools.islice(items, size)):
         yield group
 

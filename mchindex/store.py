@@ -137,12 +137,18 @@ def unpack_codes(
     """The images' keys, one an entry, and the entries; refuses what is damaged."""
     kind = code_type(bits)
     for key, blob in zip(keys, blobs, strict=True):
-        sum_ = crc32(blob[:-4], key & 0xFFFFFFFF).to_bytes(4, "little")
-        if sum_ != blob[-4:] or len(blob) % kind.itemsize != 4 % kind.itemsize or len(blob) < 5:
+        if not _sound(key, blob) or len(blob) % kind.itemsize != 4 % kind.itemsize:
             raise StoreDamagedError(f"the codes of image number {key} are damaged")
     counts = np.array([len(b) // kind.itemsize for b in blobs], np.int64)
     entries = np.frombuffer(b"".join([b[:-4] for b in blobs]), kind)
     return np.repeat(np.array(keys, np.int64), counts), entries
+
+
+def _sound(key: int, blob: Any) -> bool:
+    """Whether packed codes, of whatever width, are as they were written."""
+    if not isinstance(blob, bytes) or len(blob) < 5:
+        return False
+    return blob[-4:] == crc32(blob[:-4], key & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def _row_crc(key: int, id: Id, *rest: Any) -> int:
@@ -454,11 +460,10 @@ class Store:
             for values in found:
                 try:
                     row = _row(values)
-                    unpack_codes([row.key], [row.codes], 8)  # whole entries of some width
                 except StoreDamagedError:
                     yield None
                 else:
-                    yield row
+                    yield row if _sound(row.key, row.codes) else None
 
         try:
             with self._lock, _named(self.name):
@@ -500,6 +505,25 @@ class Store:
         with self._lock, _named(self.name):
             query = f"SELECT key FROM images WHERE {' AND '.join(clauses) or '1'}"
             return np.array([key for (key,) in self._read.execute(query, values)], np.int64)
+
+    @contextlib.contextmanager
+    def one_state(self) -> Iterator[None]:
+        """Within it, all that is read is of one moment, whatever others write."""
+        with self._lock:
+            with _named(self.name):
+                self._read.execute("BEGIN")
+                self._read.execute("PRAGMA user_version").fetchone()  # the moment is the first read
+            try:
+                yield
+            finally:
+                with _named(self.name):
+                    self._read.execute("COMMIT")
+
+    def removed(self, since: int) -> NDArray[np.int64]:
+        """Keys of the images removed after that many removals."""
+        with self._lock, _named(self.name):
+            query = "SELECT key FROM gone WHERE seq > ?"
+            return np.array([key for (key,) in self._read.execute(query, (since,))], np.int64)
 
     def version(self) -> tuple[int, int]:
         """Changes with every commit, of this process or another."""
