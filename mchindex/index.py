@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -33,6 +34,7 @@ from mchindex.store import (
     Position,
     Row,
     Store,
+    StoreDamagedError,
     StoreError,
     code_type,
     unpack_codes,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "coco-64"
 MODEL_FOLDER = "model"
+TABLE = "table-"  # a snapshot's name begins so
 BATCH = 256  # images written at a time, at most
 PATIENCE = 2.0  # seconds after which fewer are written
 BULK = 50_000  # images by codes written at a time
@@ -63,7 +66,8 @@ class Failure:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
+        # A name that is no text can be shown all the same.
+        return f"{self.name}: {self.reason}".encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass
@@ -153,6 +157,7 @@ class MCHIndex:
         self._lock = threading.RLock()
         self._position = Position()
         self._seen: tuple[int, int] | None = None
+        self._moves = 0
         self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
         self._closed = False
         try:
@@ -195,12 +200,14 @@ class MCHIndex:
         """What the index is of: read from it, or, where it is new, written to it."""
         facts: dict[str, Any] | None = self._store.get("model")
         if facts is None:
+            if self._store.get("uuid") is None or len(self._store):
+                raise StoreDamagedError(f"{self._store.name} is damaged: it names no model")
             with self._store.writer(max(self.wait, 10.0)):
                 facts = self._store.get("model")  # another process may have been first
                 if facts is None:
                     facts = self._found(model, bits)
+                    self._keep_model()  # before it is named: a crash must not come between
                     self._store.set(model=facts)
-                    self._keep_model()
                     return facts
         if bits is not None and bits != facts["bits"]:
             raise ModelMismatchError(
@@ -272,23 +279,41 @@ class MCHIndex:
             assert self._model is not None
             return self._model
 
+    @property
+    def layout(self) -> Layout | None:
+        """The regions that codes are of; None for codes of your own."""
+        return self._layout
+
     # The table and the store.
 
     def refresh(self) -> None:
         """Brings the table up to what is committed. Every search does it by itself."""
+        if self._store.version() != self._seen:
+            with self._lock, self._store.one_state():
+                self._follow()
+
+    def _follow(self) -> None:
+        """Within the lock and one state of the store: the table as of that state."""
         version = self._store.version()
         if version == self._seen:
             return
-        with self._lock:
-            version = self._store.version()
+        self._moves += 1  # odd: the table is between two states
+        try:
             with self._store.changes(self._position, self.bits) as (change, parts):
-                if change.again:
-                    self._table = BucketTable(self.bits)
+                table = BucketTable(self.bits) if change.again else self._table
                 for keys, entries in parts:
-                    self._table.add(keys, entries["code"], entries["region"])
+                    table.add(keys, entries["code"], entries["region"])
             if len(change.removed):
-                self._table.remove(change.removed)
-            self._seen = version
+                table.remove(change.removed)
+            if len(table) != change.images:
+                raise StoreDamagedError(
+                    f"{self._store.name} is damaged: {len(table)} of {change.images} images are "
+                    "left"
+                )
+            # Only now: what failed half-way is done again from the start, which does no harm.
+            self._table, self._position, self._seen = table, change.to, version
+        finally:
+            self._moves += 1
 
     def _open_snapshot(self) -> None:
         """Starts from the last snapshot of the table, if it is sound and of this store."""
@@ -308,32 +333,33 @@ class MCHIndex:
     def _save_snapshot(self) -> None:
         """Within the writer's lock: a snapshot, where opening would otherwise take long."""
         folder = self._store.folder
-        if folder is None:
-            return
         changes = self._position.key + self._position.gone
         if changes - self._snapshot_at < max(SNAPSHOT_AFTER, self._table.n_codes // 20):
             return
-        old = self._store.get("snapshot")
-        file = f"table-{uuid.uuid4().hex[:12]}.snapshot"
-        self._table.save(folder / file)
-        # The store names its snapshot: one that the store does not know of is never used.
-        self._store.set(
-            snapshot={
-                "file": file,
-                "codes": self._table.n_codes,
-                "key": self._position.key,
-                "gone": self._position.gone,
-                "changes": changes,
-            }
-        )
+        if folder is not None:
+            file = f"{TABLE}{uuid.uuid4().hex[:12]}.snapshot"
+            try:
+                self._table.save(folder / file)
+            except OSError:
+                return  # the disk is full, say: opening takes longer, and nothing is lost
+            # The store names its snapshot: one that the store does not know of is never used.
+            self._store.set(
+                snapshot={
+                    "file": file,
+                    "codes": self._table.n_codes,
+                    "key": self._position.key,
+                    "gone": self._position.gone,
+                    "changes": changes,
+                }
+            )
+            for old in folder.glob(f"{TABLE}*"):  # those of writers that crashed, too
+                if old.name != file:
+                    old.unlink(missing_ok=True)
         self._store.trim_removals()
         self._snapshot_at = changes
-        if old is not None:
-            (folder / old["file"]).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        self._check_open()
         with self._store.writer(self.wait):
             self.refresh()
             try:
@@ -341,10 +367,6 @@ class MCHIndex:
             finally:
                 self.refresh()
                 self._save_snapshot()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ValueError(f"{self._store.name} is closed")
 
     # Adding.
 
@@ -413,6 +435,7 @@ class MCHIndex:
         began = last = time.monotonic()
         done = 0
         known: dict[int, Known | None] = {}  # by identity of the item, while it is under way
+        under_way: Counter[Id] = Counter()
         pending: list[tuple[Item, Row | None]] = []
         numbers: Iterator[int] | None = None
 
@@ -424,9 +447,16 @@ class MCHIndex:
                     if item.id is None and item.error is None:
                         numbers = numbers or itertools.count(self._store.next_id())
                         item.id = next(numbers)
-                found = self._store.known([i.id for i in group if i.id is not None])
+                found = self._store.known(
+                    [i.id for i in group if i.id is not None and i.error is None]
+                )
                 for item in group:
-                    known[id(item)] = found.get(item.id) if item.id is not None else None
+                    its = found.get(item.id) if item.id is not None else None
+                    if its is not None and item.id in under_way:
+                        its = replace(its, hash=None)  # which it will no longer have
+                    if item.id is not None:
+                        under_way[item.id] += 1
+                    known[id(item)] = its
                     yield item
 
         def load(item: Item) -> tuple[Image.Image, NDArray[np.float64]] | None:
@@ -449,28 +479,34 @@ class MCHIndex:
             nonlocal last
             ids, failed = self._write(pending, known, result)
             last = time.monotonic()
+            under_way.subtract(item.id for item, _ in pending if item.id is not None)
+            for id_ in [id_ for id_, n in under_way.items() if not n]:
+                del under_way[id_]
             pending.clear()
             step(Step(done, total, ids, failed, last - began))
 
-        for part in model.extractor.stream(looked_up(), load, len(boxes)):
-            encoded = model.choose(model.regions_of(part.features))
-            rows = iter(_entries(encoded, self.bits))
-            for item, loaded in zip(part.sources, part.loaded, strict=True):
-                row = None
-                if loaded:
-                    assert item.id is not None
-                    its = known[id(item)]
-                    # A file that has changed keeps its metadata, unless others are given.
-                    old = its.metadata if its is not None and item.metadata is None else None
-                    row = Row(
-                        item.id, next(rows), item.path, item.size, item.time, item.hash,
-                        item.width, item.height, old or _metadata(item),
-                    )  # fmt: skip
-                item.source = None  # pictures are not kept beyond their batch
-                pending.append((item, row))
-            done += len(part.sources)
-            if len(pending) >= batch or time.monotonic() - last > PATIENCE:
-                write()
+        # Closed whatever happens: its threads must not go on behind an exception.
+        stream = model.extractor.stream(looked_up(), load, len(boxes))
+        with contextlib.closing(stream) as parts:  # type: ignore[type-var]
+            for part in parts:
+                encoded = model.choose(model.regions_of(part.features))
+                rows = iter(_entries(encoded, self.bits))
+                for item, loaded in zip(part.sources, part.loaded, strict=True):
+                    row = None
+                    if loaded:
+                        assert item.id is not None
+                        its = known[id(item)]
+                        # A file that has changed keeps its metadata, unless others are given.
+                        old = its.metadata if its is not None and item.metadata is None else None
+                        row = Row(
+                            item.id, next(rows), item.path, item.size, item.time, item.hash,
+                            item.width, item.height, old or _metadata(item),
+                        )  # fmt: skip
+                    item.source = None  # pictures are not kept beyond their batch
+                    pending.append((item, row))
+                done += len(part.sources)
+                if len(pending) >= batch or time.monotonic() - last > PATIENCE:
+                    write()
         if pending or not done:
             write()
 
@@ -533,14 +569,15 @@ class MCHIndex:
                 raise ValueError(f"{len(where)} ids and {len(packed)} codes were given")
             if metadata is not None and len(metadata) != len(names):
                 raise ValueError(f"{len(metadata)} metadata for {len(names)} images were given")
+            notes = [None] * len(names) if metadata is None else [_json_of(m) for m in metadata]
             entries = np.zeros(len(packed), code_type(self.bits))
             entries["code"], entries["keep"] = packed, 1
             if regions is not None:
                 numbers = np.asarray(regions)
                 if numbers.shape != (len(packed),) or numbers.dtype.kind not in "iu":
                     raise ValueError(f"regions are {len(packed)} integers, one a code")
-                if numbers.size and (numbers.min() < 0 or numbers.max() > 0x7FFF):
-                    raise ValueError("regions are numbered 0 to 32767")
+                if numbers.size and (numbers.min() < 0 or numbers.max() > 0xFF):
+                    raise ValueError("regions are numbered 0 to 255")
                 entries["region"] = numbers
             if len(names) != len(where):  # several codes an image: each image's together
                 order = np.argsort(where, kind="stable")
@@ -549,16 +586,8 @@ class MCHIndex:
             raw, cuts = entries.tobytes(), ends.tolist()
             for start in range(0, len(names), BULK):
                 part = range(start, min(start + BULK, len(names)))
-                notes = (
-                    [None] * len(part)
-                    if metadata is None
-                    else [_json_of(metadata[i]) for i in part]
-                )
                 self._store.insert(
-                    [
-                        Row(names[i], raw[cuts[i] : cuts[i + 1]], metadata=note)
-                        for i, note in zip(part, notes, strict=True)
-                    ]
+                    [Row(names[i], raw[cuts[i] : cuts[i + 1]], metadata=notes[i]) for i in part]
                 )
                 self.refresh()
         return len(names)
@@ -580,7 +609,7 @@ class MCHIndex:
     def remove(self, ids: Id | Iterable[Id]) -> int:
         """Removes images; returns how many of them were there."""
         single = isinstance(ids, (str, int, np.integer, os.PathLike))
-        wanted = [self._resolved(i) for i in ([ids] if single else ids)]  # type: ignore[union-attr]
+        wanted = self._resolved([ids] if single else ids)  # type: ignore[arg-type]
         with self._writing():
             return self._store.remove(wanted)
 
@@ -593,7 +622,7 @@ class MCHIndex:
                 for row in self._store.each()
                 if row.path is not None
                 and (root is None or row.path.startswith(root))
-                and not os.path.exists(row.path)
+                and _is_gone(row.path)
             ]
             if lost:
                 self._store.remove(lost)
@@ -601,7 +630,7 @@ class MCHIndex:
 
     def set_metadata(self, id: Id, metadata: Metadata) -> None:
         """Gives an image other metadata."""
-        name = self._resolved(id)
+        (name,) = self._resolved([id])
         with self._writing():
             if not self._store.known([name]):
                 raise KeyError(id)
@@ -652,7 +681,7 @@ class MCHIndex:
         return answers[0] if single else answers
 
     def _search_id(self, id: Id, k: int, region: Any, limits: dict[str, Any]) -> Hits:
-        row = self._store.row(self._resolved(id))
+        row = self._store.row(*self._resolved([id]))
         if row is None:
             raise KeyError(f"there is no image {id!r} in {self._store.name}")
         _, entries = unpack_codes([row.key], [row.codes], self.bits)
@@ -661,7 +690,7 @@ class MCHIndex:
         if not where:
             has = ", ".join(self._region_name(int(r)) for r in entries["region"])
             raise ValueError(f"image {id!r} has no code for {name!r}, only for: {has}")
-        return self._search_codes(entries["code"][where[:1]], k, leave_out=row.key, **limits)[0]
+        return self._search_codes(entries["code"][where[:1]], k, leave_out=row.id, **limits)[0]
 
     def search_codes(
         self,
@@ -695,28 +724,46 @@ class MCHIndex:
         filter: Mapping[str, Any] | None,
         allowed: Iterable[Id] | None,
         threads: int,
-        leave_out: int | None = None,
+        leave_out: Id | None = None,
     ) -> Answers:
-        self._check_open()
-        self.refresh()
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        plain = filter is None and allowed is None and leave_out is None
+        names = None if allowed is None else self._resolved(allowed)
+        # Of one state: if the table has moved on meanwhile, again with it held fast.
+        for held in (contextlib.nullcontext(), self._lock):
+            with held:
+                keys, lone = None, None
+                if plain:
+                    self.refresh()
+                    moves, table = self._moves, self._table
+                else:
+                    with self._lock, self._store.one_state():
+                        self._follow()
+                        moves, table = self._moves, self._table
+                        keys, lone = self._eligible(filter, names, leave_out)
+                found = table.search(
+                    codes, k + (lone is not None), max_radius=max_radius, max_buckets=max_buckets,
+                    allowed=keys, threads=threads,
+                )  # fmt: skip
+            if moves % 2 == 0 and moves == self._moves:
+                break
+        return Answers(found, self._read, lone, k)
+
+    def _eligible(
+        self, filter: Mapping[str, Any] | None, names: list[Id] | None, leave_out: Id | None
+    ) -> tuple[NDArray[np.int64] | None, int | None]:
+        """Keys of the images that may be hits, if not all may, and of one that is found in vain."""
         keys: NDArray[np.int64] | None = None
         if filter is not None:
             keys = self._matching(filter)
-        if allowed is not None:
-            wanted = self._store.known([self._resolved(i) for i in allowed])
-            those = np.array([known.key for known in wanted.values()], np.int64)
+        if names is not None:
+            those = np.array([k.key for k in self._store.known(names).values()], np.int64)
             keys = those if keys is None else np.intersect1d(keys, those)
-        more = 0
-        if leave_out is not None:
-            if keys is not None:
-                keys = keys[keys != leave_out]
-            else:
-                more = 1
-        found = self._table.search(
-            codes, k + more, max_radius=max_radius, max_buckets=max_buckets, allowed=keys,
-            threads=threads,
-        )  # fmt: skip
-        return Answers(found, self._read, leave_out if more else None, k)
+        lone = None if leave_out is None else self._store.known([leave_out]).get(leave_out)
+        if lone is None or keys is None:
+            return keys, None if lone is None else lone.key
+        return keys[keys != lone.key], None
 
     def _matching(self, conditions: Mapping[str, Any]) -> NDArray[np.int64]:
         version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
@@ -757,33 +804,40 @@ class MCHIndex:
 
     # What is in it.
 
-    def _resolved(self, id: Any) -> Id:
-        """An id as it is stored: a relative path stands for the absolute one."""
-        name = check_id(id)
-        if isinstance(name, str) and not os.path.isabs(name):
-            full = os.path.abspath(name)
-            found = self._store.known([name, full])
-            if name not in found and full in found:
-                return full
-        return name
+    def _resolved(self, ids: Iterable[Any]) -> list[Id]:
+        """Ids as they are stored: a relative path stands for the absolute one."""
+        if isinstance(ids, (str, bytes)):
+            raise TypeError("give a list of ids: [id] for one")
+        names = [check_id(id) for id in ids]
+        full = {
+            name: os.path.abspath(name)
+            for name in names
+            if isinstance(name, str) and not os.path.isabs(name)
+        }
+        found = self._store.known([*full, *full.values()]) if full else {}
+        return [
+            full[name] if name in full and name not in found and full[name] in found else name
+            for name in names
+        ]
 
     def __len__(self) -> int:
         self.refresh()
         return len(self._table)
 
     def __contains__(self, id: object) -> bool:
+        self._store.check_open()
         try:
-            name = self._resolved(id)
+            names = self._resolved([id])
         except (TypeError, ValueError):
             return False
-        return bool(self._store.known([name]))
+        return bool(self._store.known(names))
 
     def __iter__(self) -> Iterator[Id]:
         """The ids of all images, in the order in which they came."""
         return (row.id for row in self._store.each())
 
     def __getitem__(self, id: Id) -> Stored:
-        row = self._store.row(self._resolved(id))
+        row = self._store.row(*self._resolved([id]))
         if row is None:
             raise KeyError(id)
         return self._stored(row)
@@ -845,6 +899,8 @@ class MCHIndex:
 
     def __repr__(self) -> str:
         where = self._store.folder or "in memory"
+        if self._closed:
+            return f"<MCHIndex {where}: closed>"
         return f"<MCHIndex {where}: {len(self):,} images, {self._table.n_codes:,} codes>"
 
 
@@ -868,9 +924,20 @@ def _json_of(metadata: Metadata | None) -> str | None:
     try:
         text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
         text.encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"metadata must be what JSON can hold: {error}") from None
     return text
+
+
+def _is_gone(path: str) -> bool:
+    """Whether a file is surely not there, rather than out of reach."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _metadata(item: Item) -> str | None:
@@ -889,12 +956,14 @@ def _checked_codes(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
 
 def _distinct(ids: Any) -> tuple[list[Id], NDArray[np.int64]]:
     """The distinct ids in the order in which they come, and for each row which one it has."""
-    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1:
         names, first, where = np.unique(ids, return_index=True, return_inverse=True)
         rank = np.empty(len(names), np.int64)
         order = np.argsort(first, kind="stable")
         rank[order] = np.arange(len(names))
         return [check_id(i) for i in names[order].tolist()], rank[where.reshape(-1)]
+    if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1:
+        raise TypeError("ids are given one a code, in a list or an array")
     place: dict[Id, int] = {}
     where = np.array([place.setdefault(check_id(i), len(place)) for i in ids], np.int64)
     return list(place), where

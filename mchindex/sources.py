@@ -6,6 +6,8 @@ import glob
 import hashlib
 import os
 import re
+import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ from mchindex.store import Id
 
 Metadata = Mapping[str, Any]
 _TRIES = 3  # at a file that changes while it is read
+_LARGEST = 1 << 30  # bytes of a file
+_COARSE = 2_000_000_000  # ns: no file system's clock ticks more slowly
 
 
 @dataclass(slots=True)
@@ -69,7 +73,7 @@ class Item:
         except OSError as error:
             self.error = error.strerror or str(error)
             return None
-        except (TypeError, ValueError, MemoryError) as error:
+        except Exception as error:  # what is given as a picture may do anything
             self.error = str(error) or type(error).__name__
             return None
         self.width, self.height = picture.size
@@ -88,13 +92,23 @@ class Item:
         """The file's bytes, all of one state of it."""
         assert self.path is not None
         for _ in range(_TRIES):
-            with open(self.path, "rb") as file:
-                before = os.fstat(file.fileno())
-                data = file.read()
+            # Not blocking: nobody may ever write to a pipe.
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(file, "rb") as stream:
+                before = os.fstat(file)
+                if not stat.S_ISREG(before.st_mode):
+                    raise ImageError("it is not a file")
+                if before.st_size > _LARGEST:
+                    raise ImageError(f"too large: a file of {before.st_size:,} bytes")
+                began = time.time_ns()
+                data = stream.read()
             now = os.stat(self.path)
             same = (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
             if same and len(data) == before.st_size:
-                self.size, self.time = before.st_size, before.st_mtime_ns
+                # One that was just written may be written again at the same time of its clock:
+                # without a time it is read again the next time.
+                fresh = abs(began - before.st_mtime_ns) < _COARSE
+                self.size, self.time = before.st_size, None if fresh else before.st_mtime_ns
                 return data
         raise ImageError("it changes while it is read")
 
@@ -110,6 +124,10 @@ def given(
     Names of files in folders that are no images by their names are added to `ignored`.
     """
     single = one_image(images)
+    if not single and isinstance(ids, (str, bytes)):
+        raise TypeError("several images need several ids")
+    if isinstance(metadata, (str, bytes)):
+        raise TypeError("metadata are a mapping, one an image, or a function")
     if single and ids is not None and isinstance(ids, (str, int, np.integer)):
         ids = [ids]
     if single and isinstance(metadata, Mapping):
@@ -135,7 +153,8 @@ def one_image(images: Any) -> bool:
     if isinstance(images, (str, bytes, os.PathLike, Image.Image)):
         return True
     return getattr(images, "ndim", 4) <= 3 and (
-        (isinstance(images, np.ndarray) and images.dtype.kind != "U") or hasattr(images, "detach")
+        (isinstance(images, np.ndarray) and images.dtype.kind not in "UO")
+        or hasattr(images, "detach")
     )
 
 
@@ -172,6 +191,8 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{text!r} is not valid Unicode: rename it") from None
+    if "\0" in text:
+        raise ValueError(f"{text!r} has a zero character")
 
 
 def _with_ids(tops: Iterable[Any], ids: Iterable[Any]) -> Iterator[Item]:
@@ -262,8 +283,14 @@ def _from_folder(path: str, ignored: list[str] | None) -> Iterator[Item]:
 def _walk(root: str, ignored: list[str] | None) -> Iterator[Item]:
     """Files in a folder and the folders in it, links followed, each folder once."""
     seen: set[tuple[int, int]] = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
-        found = os.stat(folder)
+    unread: list[OSError] = []
+    for folder, folders, files in os.walk(root, onerror=unread.append, followlinks=True):
+        try:
+            found = os.stat(folder)
+        except OSError as error:
+            unread.append(error)
+            folders.clear()
+            continue
         if (found.st_dev, found.st_ino) in seen:
             folders.clear()
             continue
@@ -274,6 +301,9 @@ def _walk(root: str, ignored: list[str] | None) -> Iterator[Item]:
         for name in sorted(files):
             if not name.startswith("."):
                 yield from _from_folder(os.path.join(folder, name), ignored)
+    for why in unread:
+        name = os.path.abspath(why.filename or root)
+        yield Item(None, name, name, error=why.strerror or str(why))
 
 
 def _is_index(folder: str) -> bool:

@@ -1,8 +1,9 @@
 """What an index keeps on disk: images, their codes and metadata, in one SQLite file.
 
-The table that searches run on is derived from it (`Feed` follows every committed change), so that
-losing the table loses nothing. SQLite checks its log but not its pages: rows carry checksums of
-their own, and a damaged one is refused, never returned.
+The table that searches run on is derived from it (`Store.changes` tells it what was committed), so
+that losing the table loses nothing. SQLite checks its log but not its pages: rows carry checksums
+of their own, and a damaged one is refused, never returned; the number of rows is written down, so
+that none can get lost unnoticed.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import sqlite3
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -29,11 +32,12 @@ FORMAT = 1
 FILE, LOCK = "index.sqlite", "writer.lock"
 GONE_KEPT = 100_000  # removals that a reader may lag behind before it reads everything again
 CHUNK = 50_000  # rows read at a time
+CHECKPOINT = 8192  # pages in the log from which on they are moved to the file
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE images (
-    key INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice: a replaced image gets a new one
+    key INTEGER PRIMARY KEY,                -- never given twice: a replaced image gets a new one
     id NOT NULL UNIQUE,                     -- text or integer, as the user gave it
     path TEXT,                              -- '': the same as the id
     size INTEGER, time INTEGER,             -- of the file, in bytes and in ns since the epoch
@@ -43,7 +47,9 @@ CREATE TABLE images (
     codes BLOB NOT NULL,                    -- see `pack_codes`
     crc INTEGER NOT NULL                    -- of all but the codes, which have their own
 );
-CREATE TABLE gone (seq INTEGER PRIMARY KEY AUTOINCREMENT, key INTEGER NOT NULL, id NOT NULL);
+CREATE TABLE gone (
+    seq INTEGER PRIMARY KEY, key INTEGER NOT NULL, id NOT NULL, crc INTEGER NOT NULL
+);
 """
 
 # From each format to the next one. Creating an index is the first step.
@@ -68,15 +74,6 @@ class StoreDamagedError(StoreError):
 
 class StoreBusyError(StoreError):
     """Another process is writing."""
-
-
-@dataclass(frozen=True, slots=True)
-class CodeSet:
-    """The codes of one image."""
-
-    regions: NDArray[np.int16]  # (m,) numbers of the regions
-    keep: NDArray[np.float32]  # (m,) the policy's probability of keeping each
-    codes: NDArray[np.uint8]  # (m, bits // 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,15 @@ class Known:
     metadata: str | None
 
 
-@dataclass
+class _State(NamedTuple):
+    """How much the store holds, so that a row that gets lost is missed."""
+
+    images: int = 0
+    key: int = 0  # the last one given
+    gone: int = 0  # removals so far
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """How far a table has followed the store."""
 
@@ -118,6 +123,8 @@ class Position:
 class Change:
     """What to do to a table that stands at some position to bring it up to date."""
 
+    to: Position  # where it stands then
+    images: int  # that it has then
     removed: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     again: bool = False  # the table must be emptied first
 
@@ -178,17 +185,21 @@ def _named(where: str) -> Iterator[None]:
     """SQLite's errors by the names of ours."""
     try:
         yield
-    except sqlite3.OperationalError as error:
-        text = str(error)
-        if "locked" in text:
+    except sqlite3.DatabaseError as error:
+        # Text that is no text has no code; a statement can only fail where the schema is damaged.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreBusyError(f"{where}: another process is writing to it") from error
-        if "malformed" in text or "no such" in text:
-            raise StoreDamagedError(f"{where} is damaged: {text}") from error
-        raise StoreError(f"{where}: {text}") from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError, OverflowError) as error:
-        if isinstance(error, sqlite3.IntegrityError):
-            raise
+        if code in _OUTSIDE:
+            raise StoreError(f"{where}: {error}") from error
         raise StoreDamagedError(f"{where} is damaged: {error}") from error
+
+
+# Not the file's fault but its surroundings'.
+_OUTSIDE = {
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+}  # fmt: skip
 
 
 class Store:
@@ -201,56 +212,69 @@ class Store:
         self._lock = threading.RLock()
         self._writing = threading.RLock()
         self._lock_file: int | None = None
-        self._depth = 0
+        self._depth = 0  # of `writer`
+        self._reads = 0  # depth of `one_state`
         self._written = 0  # commits of this object's own
-        if folder is not None and not (folder / FILE).exists():
-            self._make(folder)
-        with _named(self.name):
-            self._read = self._connect()
-            self._write = self._read if folder is None else self._connect()
-            version = self._read.execute("PRAGMA user_version").fetchone()[0]
-        if version > FORMAT:
+        self._process = os.getpid()
+        self._open: list[sqlite3.Connection] = []
+        try:
+            if folder is not None and not (folder / FILE).exists():
+                _make(folder)
+            with _named(self.name):
+                self._read = self._connect()
+                self._write = self._read if folder is None else self._connect()
+                if folder is None:
+                    _create(self._read)
+                version = self._read.execute("PRAGMA user_version").fetchone()[0]
+            if version > FORMAT:
+                raise StoreVersionError(
+                    f"{self.name} was written by a newer mchindex (format {version}): "
+                    "update mchindex"
+                )
+            if version < 1:  # an index comes into being whole, see `_make`
+                raise NotAnIndexError(f"{self.name} has a file {FILE} that is not an index's")
+            if version < FORMAT:
+                with self.writer(10.0), self.transaction() as db:
+                    _migrate(db)
+        except OSError as error:
             self.close()
-            raise StoreVersionError(
-                f"{self.name} was written by a newer mchindex (format {version}): update mchindex"
-            )
-        if version < FORMAT:
-            with self.writer(10.0), self.transaction() as db:
-                version = db.execute("PRAGMA user_version").fetchone()[0]
-                for step in range(version, FORMAT):
-                    for statement in MIGRATIONS[step].split(";\n"):
-                        db.execute(statement)
-                    db.execute(f"PRAGMA user_version = {step + 1}")
-                if version == 0:
-                    self._set(db, "uuid", str(uuid.uuid4()))
-
-    @staticmethod
-    def _make(folder: Path) -> None:
-        if folder.exists() and not folder.is_dir():
-            raise NotAnIndexError(f"{folder} is a file: an index is a folder")
-        if folder.is_dir() and any(f.name != LOCK for f in folder.iterdir()):
-            raise NotAnIndexError(f"{folder} holds other files and no index: give a new folder")
-        folder.mkdir(parents=True, exist_ok=True)
+            raise StoreError(f"{self.name}: {error.strerror or error}") from error
+        except BaseException:
+            self.close()
+            raise
 
     def _connect(self) -> sqlite3.Connection:
         where = ":memory:" if self.folder is None else str(self.folder / FILE)
-        db = sqlite3.connect(where, timeout=10, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA cache_size = -65536")  # KiB
-        db.execute("PRAGMA wal_autocheckpoint = 8192")  # pages
+        db = _connected(where)
+        self._open.append(db)
         return db
 
     def close(self) -> None:
         with self._lock:
-            self._read.close()
-            self._write.close()
+            # What belongs to another process (this is a fork of it) is left alone.
+            if self._process == os.getpid():
+                for db in self._open:
+                    db.close()
+                self._open.clear()
+
+    def check_open(self) -> None:
+        if not self._open:
+            raise ValueError(f"{self.name} is closed")
+        if self._process != os.getpid():
+            raise StoreError(f"{self.name} was opened before this process forked: open it again")
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _named(self.name):
+            self.check_open()
+            yield self._read
 
     # Writing.
 
     @contextlib.contextmanager
     def writer(self, wait: float = 0.0) -> Iterator[None]:
         """Makes this the one writer, after `wait` seconds at most."""
+        self.check_open()
         deadline = time.monotonic() + wait
         if not self._writing.acquire(timeout=max(wait, 0)):
             raise StoreBusyError(self._busy(wait))
@@ -263,6 +287,8 @@ class Store:
             finally:
                 self._depth -= 1
                 if self._depth == 0 and self._lock_file is not None:
+                    # Closing alone would leave it locked if another process was forked meanwhile.
+                    fcntl.flock(self._lock_file, fcntl.LOCK_UN)
                     os.close(self._lock_file)
                     self._lock_file = None
         finally:
@@ -270,7 +296,10 @@ class Store:
 
     def _flock(self, deadline: float, wait: float) -> int:
         assert self.folder is not None
-        file = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            file = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"{self.folder / LOCK}: {error.strerror}") from error
         try:
             while True:
                 try:
@@ -312,36 +341,31 @@ class Store:
     def insert(self, rows: Sequence[Row]) -> list[Id]:
         """Stores images; those whose id is there already are replaced. Returns the replaced ids."""
         with self.transaction() as db:
-            first = self._next(db, "images")
+            state = self._state(db)
             try:
                 db.execute("SAVEPOINT fresh")
-                self._insert(db, rows, first)
+                self._insert(db, rows, state)
                 return []
             except sqlite3.IntegrityError:
                 db.execute("ROLLBACK TO fresh")
             latest = {row.id: row for row in rows}  # an id twice in a batch: the last one counts
             known = _known(db, latest)
-            self._drop(db, known)
-            self._insert(db, list(latest.values()), first)
+            state = self._drop(db, known, state)
+            self._insert(db, list(latest.values()), state)
             return list(known)
 
-    @staticmethod
-    def _insert(db: sqlite3.Connection, rows: Sequence[Row], first: int) -> None:
+    def _insert(self, db: sqlite3.Connection, rows: Sequence[Row], state: _State) -> None:
         db.executemany(
             f"INSERT INTO images ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            (_values(row, key) for key, row in enumerate(rows, first)),
+            (_values(row, key) for key, row in enumerate(rows, state.key + 1)),
         )
-
-    @staticmethod
-    def _next(db: sqlite3.Connection, table: str) -> int:
-        found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
-        return 1 + (found[0] if found else 0)
+        self._set_state(db, _State(state.images + len(rows), state.key + len(rows), state.gone))
 
     def next_id(self) -> int:
         """The smallest integer above all integers that are ids: 0 at first."""
-        with self._lock, _named(self.name):
+        with self._reading() as db:
             # Integers come before text in SQLite's order, so the index on ids has the answer.
-            found = self._read.execute(
+            found = db.execute(
                 "SELECT id FROM images WHERE id < '' ORDER BY id DESC LIMIT 1"
             ).fetchone()
         return max(0, 1 + found[0]) if found else 0
@@ -350,14 +374,21 @@ class Store:
         """Forgets images; returns how many of them were there."""
         with self.transaction() as db:
             known = _known(db, ids)
-            self._drop(db, known)
+            self._drop(db, known, self._state(db))
             return len(known)
 
-    @staticmethod
-    def _drop(db: sqlite3.Connection, known: dict[Id, Known]) -> None:
+    def _drop(self, db: sqlite3.Connection, known: dict[Id, Known], state: _State) -> _State:
         db.executemany("DELETE FROM images WHERE key = ?", [(k.key,) for k in known.values()])
-        gone = [(k.key, id_) for id_, k in known.items()]
-        db.executemany("INSERT INTO gone (key, id) VALUES (?, ?)", gone)
+        db.executemany(
+            "INSERT INTO gone (seq, key, id, crc) VALUES (?, ?, ?, ?)",
+            [
+                (seq, k.key, id_, _row_crc(seq, id_, k.key))
+                for seq, (id_, k) in enumerate(known.items(), state.gone + 1)
+            ],
+        )
+        state = _State(state.images - len(known), state.key, state.gone + len(known))
+        self._set_state(db, state)
+        return state
 
     def touch(self, ids: dict[Id, dict[str, Any]]) -> None:
         """Changes columns of images whose codes stay: the file's time, the metadata."""
@@ -378,16 +409,16 @@ class Store:
     def trim_removals(self) -> None:
         """Forgets removals that every reader has long seen."""
         with self.transaction() as db:
-            last = self._next(db, "gone") - 1
-            db.execute("DELETE FROM gone WHERE seq <= ?", (last - GONE_KEPT,))
+            db.execute("DELETE FROM gone WHERE seq <= ?", (self._state(db).gone - GONE_KEPT,))
 
     # Facts about the index itself.
 
     def get(self, name: str) -> Any:
-        with self._lock, _named(self.name):
-            found = self._read.execute(
-                "SELECT value, crc FROM meta WHERE name = ?", (name,)
-            ).fetchone()
+        with self._reading() as db:
+            return self._get(db, name)
+
+    def _get(self, db: sqlite3.Connection, name: str) -> Any:
+        found = db.execute("SELECT value, crc FROM meta WHERE name = ?", (name,)).fetchone()
         if found is None:
             return None
         if found[1] != crc32(f"{name} {found[0]}".encode()):
@@ -397,49 +428,73 @@ class Store:
     def set(self, **facts: Any) -> None:
         with self.transaction() as db:
             for name, value in facts.items():
-                self._set(db, name, value)
+                _set(db, name, value)
+
+    def _state(self, db: sqlite3.Connection) -> _State:
+        found = self._get(db, "state")
+        if found is None:
+            raise StoreDamagedError(f"{self.name} is damaged: it does not say how much it holds")
+        return _State(*found)
 
     @staticmethod
-    def _set(db: sqlite3.Connection, name: str, value: Any) -> None:
-        text = json.dumps(value)
-        crc = crc32(f"{name} {text}".encode())
-        db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (name, text, crc))
+    def _set_state(db: sqlite3.Connection, state: _State) -> None:
+        _set(db, "state", list(state))
 
     # Reading.
 
     def __len__(self) -> int:
-        with self._lock, _named(self.name):
-            return int(self._read.execute("SELECT count(*) FROM images").fetchone()[0])
+        with self._reading() as db:
+            return self._state(db).images
 
     def known(self, ids: Iterable[Id]) -> dict[Id, Known]:
-        with self._lock, _named(self.name):
-            return _known(self._read, ids)
+        with self._reading() as db:
+            return _known(db, ids)
 
     def rows(self, keys: Sequence[int]) -> dict[int, Row]:
         """Images by their keys; of one that was removed since, the id only."""
-        with self._lock, _named(self.name):
-            found = {row.key: row for row in _rows(self._read, "key", keys)}
-            if lost := [key for key in keys if key not in found]:
-                query = "SELECT key, id FROM gone WHERE key IN (SELECT value FROM json_each(?))"
-                for key, id_ in self._read.execute(query, (json.dumps(lost),)):
+        with self.one_state(), self._reading() as db:
+            found = {row.key: row for row in _rows(db, "key", keys)}
+            lost = [key for key in keys if key not in found]
+            if lost:
+                query = (
+                    "SELECT seq, key, id, crc FROM gone "
+                    "WHERE key IN (SELECT value FROM json_each(?))"
+                )
+                for seq, key, id_, crc in db.execute(query, (json.dumps(lost),)):
+                    _check_gone(seq, key, id_, crc)
                     found[key] = Row(id_, b"", key=key)
+            for key in lost:
+                if key not in found:
+                    if self._trimmed(db):
+                        raise StoreError("images were removed since the search: search again")
+                    raise StoreDamagedError(f"{self.name} is damaged: it lacks image number {key}")
         return found
 
     def row(self, id: Id) -> Row | None:
-        with self._lock, _named(self.name):
-            return next(_rows(self._read, "id", [id]), None)
+        with self.one_state(), self._reading() as db:
+            row = next(_rows(db, "id", [id]), None)
+            if row is None:  # looks a second time, past the index on ids, which may be damaged
+                query = "SELECT key FROM images NOT INDEXED WHERE id = ?"
+                if db.execute(query, (id,)).fetchone():
+                    raise StoreDamagedError(f"{self.name} is damaged: its list of ids is")
+            return row
 
     def each(self) -> Iterator[Row]:
         """All images in the order in which they came."""
-        last = 0
+        last = count = 0
+        with self.one_state():
+            version, images = self.version(), len(self)
         while True:
-            with self._lock, _named(self.name):
+            with self._reading() as db:
                 query = f"SELECT {_COLUMNS} FROM images WHERE key > ? ORDER BY key LIMIT 1000"
-                part = [_row(values) for values in self._read.execute(query, (last,))]
+                part = [_row(values) for values in db.execute(query, (last,))]
             if not part:
-                return
+                break
             yield from part
             last = part[-1].key
+            count += len(part)
+        if count != images and version == self.version():
+            raise StoreDamagedError(f"{self.name} is damaged: it has {count} of {images} images")
 
     def salvage(self) -> Iterator[Row | None]:
         """All images that can still be read, and None for each that cannot."""
@@ -447,8 +502,8 @@ class Store:
         def part(low: int, high: int) -> Iterator[Row | None]:
             query = f"SELECT {_COLUMNS} FROM images WHERE key >= ? AND key < ? ORDER BY key"
             try:
-                with self._lock, _named(self.name):
-                    found = self._read.execute(query, (low, high)).fetchall()
+                with self._reading() as db:
+                    found = db.execute(query, (low, high)).fetchall()
             except StoreError:
                 if high - low <= 1:
                     yield None
@@ -466,8 +521,8 @@ class Store:
                     yield row if _sound(row.key, row.codes) else None
 
         try:
-            with self._lock, _named(self.name):
-                end = self._next(self._read, "images")
+            with self._reading() as db:
+                end = 1 + self._state(db).key
         except StoreError:
             assert self.folder is not None
             end = (self.folder / FILE).stat().st_size // 20  # no row is shorter
@@ -478,21 +533,17 @@ class Store:
         """Keys of the images whose metadata have these values; a list means any of them."""
         clauses, values = [], []
         for name, wanted in conditions.items():
-            options = (
-                list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
-            )
-            for option in options:
-                if option is not None and not isinstance(option, (str, int, float, bool)):
-                    raise ValueError(
-                        f"a filter compares with text, numbers, true, false and null: {name!r} "
-                        f"has {type(option).__name__}"
-                    )
+            if not isinstance(name, str):
+                raise ValueError(f"a filter's names are text, not {type(name).__name__}")
+            several = isinstance(wanted, (list, tuple, set, frozenset))
+            options = [_scalar(name, o) for o in (wanted if several else [wanted])]
             text = json.dumps([o for o in options if o is not None])
+            # What json_each gives for an array or an object is its text, which is no value.
             found = (
                 "EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND ("
-                "m.value IN (SELECT value FROM json_each(?)) AND m.type <> 'array' OR "
+                "m.atom IN (SELECT value FROM json_each(?)) OR "
                 "m.type = 'array' AND EXISTS (SELECT 1 FROM json_each(m.value) AS e "
-                "WHERE e.value IN (SELECT value FROM json_each(?)))))"
+                "WHERE e.atom IN (SELECT value FROM json_each(?)))))"
             )
             values += [name, text, text]
             if None in options:
@@ -502,87 +553,154 @@ class Store:
                 )
                 values.append(name)
             clauses.append(found)
-        with self._lock, _named(self.name):
+        with self._reading() as db:
             query = f"SELECT key FROM images WHERE {' AND '.join(clauses) or '1'}"
-            return np.array([key for (key,) in self._read.execute(query, values)], np.int64)
+            return np.array([key for (key,) in db.execute(query, values)], np.int64)
 
     @contextlib.contextmanager
     def one_state(self) -> Iterator[None]:
         """Within it, all that is read is of one moment, whatever others write."""
         with self._lock:
-            with _named(self.name):
-                self._read.execute("BEGIN")
-                self._read.execute("PRAGMA user_version").fetchone()  # the moment is the first read
+            if self._reads == 0:
+                with self._reading() as db:
+                    db.execute("BEGIN")
+                    db.execute("PRAGMA user_version").fetchone()  # the first read is the moment
+            self._reads += 1
             try:
                 yield
             finally:
-                with _named(self.name):
-                    self._read.execute("COMMIT")
+                self._reads -= 1
+                if self._reads == 0 and self._read.in_transaction:
+                    with _named(self.name):
+                        self._read.execute("COMMIT")
 
     def removed(self, since: int) -> NDArray[np.int64]:
         """Keys of the images removed after that many removals."""
-        with self._lock, _named(self.name):
-            query = "SELECT key FROM gone WHERE seq > ?"
-            return np.array([key for (key,) in self._read.execute(query, (since,))], np.int64)
+        with self._reading() as db:
+            found = db.execute("SELECT seq, key, id, crc FROM gone WHERE seq > ?", (since,))
+            return np.array([_check_gone(*values) for values in found], np.int64)
 
     def version(self) -> tuple[int, int]:
         """Changes with every commit, of this process or another."""
-        with self._lock, _named(self.name):
-            return self._read.execute("PRAGMA data_version").fetchone()[0], self._written
+        with self._reading() as db:
+            return db.execute("PRAGMA data_version").fetchone()[0], self._written
 
     @contextlib.contextmanager
     def changes(
         self, at: Position, bits: int
     ) -> Iterator[tuple[Change, Iterator[tuple[NDArray[np.int64], NDArray[Any]]]]]:
-        """What was committed since a position, as one state: removals, and entries in parts.
+        """What was committed since a position, as one state: removals, and entries in parts."""
+        with self.one_state(), self._reading() as db:
+            state = self._state(db)
+            change = Change(Position(state.key, state.gone), state.images)
+            # A table that is ahead stands at something that the store has lost.
+            change.again = at.gone < self._trimmed(db) or at.gone > state.gone or at.key > state.key
+            if not change.again:
+                change.removed = self.removed(at.gone)
 
-        `at` stands at that state's end when the entries have been read.
-        """
-        with self._lock, _named(self.name):
-            db = self._read
-            db.execute("BEGIN")
-            try:
-                last_gone = self._next(db, "gone") - 1
-                least = db.execute("SELECT min(seq) FROM gone").fetchone()[0]
-                change = Change(again=at.gone < (last_gone if least is None else least - 1))
-                if change.again:
-                    at.key = 0
-                else:
-                    query = "SELECT key FROM gone WHERE seq > ?"
-                    change.removed = np.array(
-                        [k for (k,) in db.execute(query, (at.gone,))], np.int64
-                    )
-                at.gone = last_gone
-                cursor = db.execute(
-                    "SELECT key, codes FROM images WHERE key > ? ORDER BY key", (at.key,)
-                )
+            def parts() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+                start = 0 if change.again else at.key
+                query = "SELECT key, codes FROM images WHERE key > ? ORDER BY key"
+                cursor = db.execute(query, (start,))
+                while rows := cursor.fetchmany(CHUNK):
+                    yield unpack_codes([key for key, _ in rows], [c for _, c in rows], bits)
 
-                def parts() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-                    while rows := cursor.fetchmany(CHUNK):
-                        keys = [key for key, _ in rows]
-                        yield unpack_codes(keys, [codes for _, codes in rows], bits)
-                        at.key = keys[-1]
+            yield change, parts()
 
-                yield change, parts()
-            finally:
-                db.execute("COMMIT")
+    def _trimmed(self, db: sqlite3.Connection) -> int:
+        """How many removals were forgotten."""
+        least = db.execute("SELECT min(seq) FROM gone").fetchone()[0]
+        return self._state(db).gone if least is None else int(least) - 1
 
     def problems(self) -> list[str]:
         """What SQLite itself finds wrong with the file."""
-        with self._lock, _named(self.name):
-            found = [text for (text,) in self._read.execute("PRAGMA integrity_check(20)")]
+        with self._reading() as db:
+            found = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
         return [] if found == ["ok"] else found
 
     def bytes(self) -> int:
         """On the disk, the log included; in memory, SQLite's pages."""
         if self.folder is None:
-            with self._lock:
+            with self._reading() as db:
                 pages, size = (
-                    self._read.execute(f"PRAGMA {what}").fetchone()[0]
+                    db.execute(f"PRAGMA {what}").fetchone()[0]
                     for what in ("page_count", "page_size")
                 )
             return int(pages * size)
-        return sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
+        total = 0
+        for file in self.folder.rglob("*"):
+            with contextlib.suppress(OSError):  # a snapshot or a log may go at any time
+                total += file.stat().st_size if file.is_file() else 0
+        return total
+
+
+def _connected(where: str) -> sqlite3.Connection:
+    db = sqlite3.connect(where, timeout=10, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA cache_size = -65536")  # KiB
+        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _make(folder: Path) -> None:
+    """A new index, which comes into being at once: a crash or a rival leaves no part of one."""
+    if folder.exists() and not folder.is_dir():
+        raise NotAnIndexError(f"{folder} is a file: an index is a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    # A file that is gone is not made anew: what lies beside it would belong to another index.
+    if any(not f.name.startswith(_NEW) for f in folder.iterdir()) and not (folder / FILE).exists():
+        raise NotAnIndexError(f"{folder} holds other files and no index: give a new folder")
+    with tempfile.TemporaryDirectory(prefix=_NEW, dir=folder) as own:
+        new = Path(own) / FILE
+        with _named(str(folder)), contextlib.closing(_connected(str(new))) as db:
+            _create(db)
+        try:
+            os.link(new, folder / FILE)
+        except FileExistsError:
+            pass  # another process was first
+        except OSError:  # a file system without links
+            if not (folder / FILE).exists():
+                os.rename(new, folder / FILE)
+    sync = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(sync)
+    finally:
+        os.close(sync)
+
+
+_NEW = ".new-"
+
+
+def _create(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN")
+    _migrate(db)
+    _set(db, "uuid", str(uuid.uuid4()))
+    _set(db, "state", list(_State()))
+    db.execute("COMMIT")
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    for step in range(db.execute("PRAGMA user_version").fetchone()[0], FORMAT):
+        for statement in MIGRATIONS[step].split(";\n"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {step + 1}")
+
+
+def _set(db: sqlite3.Connection, name: str, value: Any) -> None:
+    text = json.dumps(value)
+    crc = crc32(f"{name} {text}".encode())
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (name, text, crc))
+
+
+def _check_gone(seq: int, key: int, id: Id, crc: int) -> int:
+    if crc != _row_crc(seq, id, key):
+        raise StoreDamagedError(f"the record of removal number {seq} is damaged")
+    return key
 
 
 def _known(db: sqlite3.Connection, ids: Iterable[Id]) -> dict[Id, Known]:
@@ -595,7 +713,25 @@ def _known(db: sqlite3.Connection, ids: Iterable[Id]) -> dict[Id, Known]:
 
 def _rows(db: sqlite3.Connection, column: str, values: Sequence[Any]) -> Iterator[Row]:
     query = f"SELECT {_COLUMNS} FROM images WHERE {column} IN (SELECT value FROM json_each(?))"
-    return map(_row, db.execute(query, (_json(values),)))
+    wanted = set(values)
+    for found in db.execute(query, (_json(values),)):
+        row = _row(found)
+        if (row.id if column == "id" else row.key) not in wanted:
+            raise StoreDamagedError(f"the record of image number {row.key} is found by another's")
+        yield row
+
+
+def _scalar(name: str, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is not None and not isinstance(value, (str, int, float)):
+        raise ValueError(
+            f"a filter compares with text, numbers, true, false and null: {name!r} has "
+            f"{type(value).__name__}"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"a filter compares with numbers that JSON has: {name!r} has {value}")
+    return value
 
 
 def _json(values: Iterable[Any]) -> str:

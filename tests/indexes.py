@@ -1,0 +1,123 @@
+"""A model that costs next to nothing, pictures for it, and indexes compared with fresh ones."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from mchindex import MCHIndex, Stored
+from mchindex.models import MCHModel, Policy, create_method
+from mchindex.models.backbones import SmallNet
+
+BITS = 32
+SIDE = 8  # of what the backbone takes in
+
+
+class PixelRunner:
+    """In the place of a network: the pixels are the features, so that a forked child needs none."""
+
+    name = "pixels"
+
+    def __call__(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return pixels.reshape(len(pixels), -1).astype(np.float32)
+
+
+@cache
+def tiny_model(seed: int = 0) -> MCHModel:
+    """Some regions have codes of their own, and some of those are kept."""
+    torch.manual_seed(seed)
+    backbone = SmallNet(SIDE)
+    method: Any = create_method("lsh", backbone.dim, BITS)
+    method.mean.fill_(127.5)
+    method.map.copy_(torch.randn(method.map.shape))
+    policy: Any = Policy(method.feature_dim, BITS, width=4).eval()
+    model = MCHModel(backbone, method, policy, device=torch.device("cpu"), engine="torch")
+    model.extractor._run = PixelRunner()  # type: ignore[assignment]
+    with torch.inference_mode():
+        x = torch.from_numpy(
+            np.random.default_rng(0).integers(0, 256, (64, backbone.dim)).astype(np.float32)
+        )
+        f, b = method.features(x), method.codes(x)
+        policy.fit_scale(f)
+        logits = policy.layers(policy.state(f[:32], f[32:], b[:32], b[32:]))
+        policy.layers[-1].bias -= logits.median(0).values  # one half is kept
+    return model
+
+
+def drawn(seed: int, version: int = 0) -> NDArray[np.uint8]:
+    """A small picture; another version of it is another picture."""
+    return np.random.default_rng([seed, version]).integers(0, 256, (6, 8, 3), np.uint8)
+
+
+def painted(seed: int, version: int = 0) -> Image.Image:
+    return Image.fromarray(drawn(seed, version))
+
+
+def codes_for(seed: int, version: int = 0, bits: int = BITS) -> NDArray[np.uint8]:
+    """One to three codes of an image, around few centres so that neighbours are near."""
+    rng = np.random.default_rng([seed, version])
+    centre = np.random.default_rng(seed % 4).integers(0, 256, bits // 8, np.uint8)
+    codes = np.repeat(centre[None], 1 + (seed + version) % 3, axis=0)
+    flips = np.packbits(rng.random((len(codes), bits)) < 3 / bits, axis=1)
+    return codes ^ flips
+
+
+def content(index: MCHIndex) -> dict[Any, tuple[Any, ...]]:
+    """All that can be read back, by id."""
+    return {stored.id: of(stored) for stored in index.images()}
+
+
+def of(stored: Stored) -> tuple[Any, ...]:
+    return (
+        stored.path, stored.metadata, stored.size, stored.regions, stored.boxes,
+        stored.keep.tobytes(), stored.codes.tobytes(),
+    )  # fmt: skip
+
+
+def answers(index: MCHIndex, queries: NDArray[np.uint8], k: int = 10, **limits: Any) -> list[Any]:
+    found = index.search_codes(queries, k, **limits)
+    return [
+        ([(hit.id, hit.distance, hit.region) for hit in hits], hits.buckets, hits.candidates)
+        for hits in found
+    ]
+
+
+def fresh(images: Iterable[Stored], bits: int, names: Sequence[str]) -> MCHIndex:
+    """An index in memory, built in one go of the same images in the same order."""
+    index = MCHIndex(bits=bits)
+    numbers = {name: i for i, name in enumerate(names)}
+    ids: list[Any] = []
+    codes: list[NDArray[np.uint8]] = []
+    regions: list[int] = []
+    for image in images:
+        ids += [image.id] * len(image.codes)
+        codes.append(image.codes)
+        regions += [numbers[region] for region in image.regions]
+    if ids:
+        index.add_codes(ids, np.concatenate(codes), regions)
+    return index
+
+
+def assert_as_fresh(index: MCHIndex, seed: int = 0, queries: int = 8) -> None:
+    """Searches find what they would in an index that was never anything else."""
+    images = list(index.images())
+    assert len(index) == len(images)
+    assert [image.id for image in images] == list(index)
+    names = index.stats()["regions"] or ["whole", *(f"region {i}" for i in range(1, 256))]
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 256, (queries, index.bits // 8), np.uint8)
+    if images:
+        some = [images[i].codes[0] for i in rng.integers(len(images), size=queries // 2)]
+        codes[: len(some)] = some
+    with fresh(images, index.bits, names) as other:
+        assert len(other) == len(index)
+        mine, theirs = answers(index, codes), answers(other, codes)
+    # Without a model a region has only a number.
+    called = {f"region {i}": name for i, name in enumerate(names)} | {"whole": "whole"}
+    assert mine == [
+        ([(i, d, called.get(r, r)) for i, d, r in hits], *rest) for hits, *rest in theirs
+    ]
