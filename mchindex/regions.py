@@ -7,6 +7,7 @@ A box is (x0, y0, x1, y1) in 0…1, from the top left corner, so that one layout
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,6 +84,28 @@ def grid(rows: int, columns: int, sigma: float) -> Layout:
     cells = [(float(x), float(y), float(x + s), float(y + s)) for y in tops for x in lefts]
     names = [f"row {r + 1} column {c + 1} of {s:g}" for r in range(rows) for c in range(columns)]
     return Layout(("whole", *names), (WHOLE, *(_clipped(b) for b in cells)))
+
+
+def read_layout(text: str, sigma: float = 0.5) -> Layout:
+    """A layout by its name: "corners" is the paper's, "grid:3x3" has rows x columns regions.
+
+    Regions have `sigma` of the sides, or what is said behind an @; layouts are joined by a plus:
+    "corners", "grid:2x3", "corners@0.5+corners@0.7", "corners+grid:3x3@0.33".
+    """
+    whole: Layout | None = None
+    for part in text.split("+"):
+        found = re.fullmatch(r"(corners|grid:(\d+)x(\d+))(?:@(\d*\.?\d+))?", part.strip())
+        if found is None:
+            raise ValueError(
+                f"no layout is called {part.strip()!r}: there are corners and grid:ROWSxCOLUMNS, "
+                "with @SIGMA behind them where it differs, joined by +"
+            )
+        name, rows, columns, side = found.groups()
+        s = sigma if side is None else float(side)
+        one = corners_and_centre(s) if name == "corners" else grid(int(rows), int(columns), s)
+        whole = one if whole is None else whole + one
+    assert whole is not None
+    return whole
 
 
 def _clipped(box: Box) -> Box:

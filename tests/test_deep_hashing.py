@@ -182,6 +182,33 @@ def test_a_share_of_crops_that_is_none(share: float) -> None:
         fitted("dch", crop_share=share)
 
 
+@pytest.mark.parametrize("changes", [{"power": 0.0}, {"power": 1.5}])
+def test_a_power_that_is_none(changes: dict[str, Any]) -> None:
+    for name in DEEP:
+        with pytest.raises(ValueError, match="power is above 0, up to 1"):
+            create(name, **changes)
+
+
+@pytest.mark.parametrize("setting", ["gamma", "min_distance"])
+def test_dchs_scale_and_least_distance_are_above_0(setting: str) -> None:
+    for value in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match=f"{setting} is above 0"):
+            create("dch", **{setting: value})
+
+
+def test_features_may_be_flattened_by_a_power() -> None:
+    method, plain = (fitted("dch", power=power, hidden=0) for power in (0.5, 1.0))
+    x = TRAIN.array[:, 0].float()
+    rooted = np.sign(x.numpy()) * np.sqrt(np.abs(x.numpy()))
+    want = (rooted - rooted.mean(0)) / method.std.numpy()
+    np.testing.assert_allclose(method.features(x).detach().numpy(), want, atol=1e-3)
+    assert not torch.allclose(plain.features(x), method.features(x), atol=0.1)
+    flat = torch.zeros(2, x.shape[1], requires_grad=True)
+    method.features(flat).sum().backward()
+    assert flat.grad is not None
+    assert flat.grad.isfinite().all()
+
+
 class Seen:
     """Views that remember which were asked for."""
 

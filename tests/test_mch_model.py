@@ -37,7 +37,7 @@ from mchindex.models.extract import MODES, Mode
 from mchindex.models.hashing import pack
 from mchindex.models.linear import LinearHash
 from mchindex.models.mch import CONFIG, WEIGHTS, first_of_equals
-from mchindex.regions import WHOLE, corners_and_centre
+from mchindex.regions import WHOLE, corners_and_centre, read_layout
 from pictures import encoded, picture
 from toys import Harm, state_of
 
@@ -306,6 +306,24 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
     path.write_bytes(encoded(PICTURES[0], "JPEG")[:300])
     with pytest.raises(ImageError, match=r"cut\.jpg"):
         make().encode([PICTURES[0], path])
+
+
+@pytest.mark.parametrize("layout", ["corners", "grid:2x3", "corners@0.4+grid:2x2@0.7"])
+def test_other_layouts_through_the_same_interface(layout: str, tmp_path: Path) -> None:
+    model = make(layout_name=layout, xi=0.0)
+    regions = len(read_layout(layout, 0.5))
+    assert model.encode(PICTURES).keep.shape == (len(PICTURES), regions)
+    model.save(tmp_path)
+    again = MCHModel.load(tmp_path, device="cpu", engine="torch")
+    assert again.layout == model.layout
+    assert again.fingerprint == model.fingerprint
+    np.testing.assert_array_equal(again.encode(PICTURES).codes, model.encode(PICTURES).codes)
+
+
+def test_without_a_policy_no_region_is_kept_even_at_xi_0() -> None:
+    model = make(policy=False, xi=0.0)
+    found = model.regions_of(model.extractor(PICTURES, model.layout.array()))
+    assert found.kept(0.0).sum(1).tolist() == [1] * len(PICTURES)
 
 
 @modes

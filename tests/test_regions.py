@@ -14,6 +14,7 @@ from mchindex.regions import (
     in_pixels,
     overlaps,
     random_boxes,
+    read_layout,
 )
 
 sigmas = st.floats(0.01, 1)
@@ -234,3 +235,26 @@ def test_shares_of_boxes_of_several_images_at_once() -> None:
     assert together.shape == (4, 3, 15)
     for one, alone in zip(together, boxes, strict=True):
         np.testing.assert_array_equal(one, overlaps(alone, 3, 5))
+
+
+# By name.
+
+
+def test_layouts_by_name() -> None:
+    assert read_layout("corners", 0.4) == corners_and_centre(0.4)
+    assert read_layout("grid:2x3", 0.4) == grid(2, 3, 0.4)
+    assert read_layout("grid:2x3@0.6", 0.4) == grid(2, 3, 0.6)
+    joined = read_layout("corners + grid:2x2@0.7", 0.5)
+    assert joined == corners_and_centre(0.5) + grid(2, 2, 0.7)
+    assert len(joined) == 1 + 5 + 4
+
+
+@pytest.mark.parametrize("name", ["", "corner", "grid", "grid:3", "grid:0x2", "corners@", "a+b"])
+def test_names_of_no_layout(name: str) -> None:
+    with pytest.raises(ValueError, match=r"no layout is called|at least one row"):
+        read_layout(name)
+
+
+def test_a_layouts_sigma_must_be_one() -> None:
+    with pytest.raises(ValueError, match="sigma is a region's side"):
+        read_layout("corners@1.5")

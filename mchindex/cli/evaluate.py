@@ -121,6 +121,12 @@ def evaluate(
             f"warning: the model was trained on {known:,} of the {len(dataset.splits['query']):,} "
             f"queries, which flatters it: --split {folder / SPLIT} takes its own"
         )
+    if leaks := dataset.leaks():
+        say(
+            f"warning: {len(leaks):,} images of the database are also queries by content, which "
+            f"flatters any model: {dataset.images.name(leaks[0][1])} is the query "
+            f"{dataset.images.name(leaks[0][0])}"
+        )
     ways = WAYS if model.policy is not None else ("base", "keep_all")
     with show.Stages(quiet) as stages:
         coded = encode_dataset(model, dataset, cache_folder(cache, no_cache), stages)
@@ -137,6 +143,7 @@ def evaluate(
         "backbone": model.backbone.name,
         "size": model.backbone.size,
         "regions": model.mode,
+        "layout": model.layout_name,
         "sigma": model.sigma,
         "xi": model.xi,
         "data": data,

@@ -89,12 +89,22 @@ def train(
         ),
     ] = False,
     regions: Annotated[
-        Literal["crops", "pooled"],
+        Literal["crops", "pooled"] | None,
         typer.Option(
             help="A pass for each region, or all from one pass's feature map.",
+            show_default="pooled where the backbone has a map",
             rich_help_panel=MODEL,
         ),
-    ] = "pooled",
+    ] = None,
+    layout: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Which regions: corners (and the centre), grid:ROWSxCOLUMNS, with @SIGMA behind "
+            "it where it is not --sigma; joined by +, as in corners+grid:3x3@0.33.",
+            rich_help_panel=MODEL,
+        ),
+    ] = "corners",
     sigma: Annotated[
         float, typer.Option(help="A region's side over the image's.", rich_help_panel=MODEL)
     ] = 0.5,
@@ -193,6 +203,7 @@ def train(
         weights=None if weights is None else str(weights),
         finetune=finetune,
         regions=regions,
+        layout=layout,
         sigma=sigma,
         xi=xi,
         crops=crops,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mchindex.images import PathLike, digest, open_rgb
+from mchindex.images import ImageError, PathLike, digest, open_rgb
 
 SPLITS = ("query", "train", "database")
 
@@ -160,12 +160,21 @@ class Dataset:
         return len(self.images)
 
     def leaks(self) -> list[tuple[int, int]]:
-        """(query, database image) of the same content; reads every file of both splits."""
+        """(query, database image) of the same content; reads every file of both splits.
+
+        Files that cannot be read are like no other.
+        """
         queries: dict[bytes, int] = {}
-        for q in self.splits["query"].tolist():
-            queries.setdefault(self.images.key(q), q)
-        keys = ((d, self.images.key(d)) for d in self.splits["database"].tolist())
-        return [(queries[key], d) for d, key in keys if key in queries]
+        for q, key in self._keys("query"):
+            queries.setdefault(key, q)
+        return [(queries[key], d) for d, key in self._keys("database") if key in queries]
+
+    def _keys(self, split: str) -> Iterator[tuple[int, bytes]]:
+        for i in self.splits[split].tolist():
+            try:
+                yield i, self.images.key(i)
+            except (OSError, ImageError):
+                continue
 
     def check_leakage(self) -> None:
         """Raises DatasetError where a query's picture is also in the database."""

@@ -23,6 +23,12 @@ class DCHSettings(DeepSettings):
         0.005  # of the bits: a dissimilar pair at distance 0 costs infinitely much
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("gamma", "min_distance"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is above 0, not {getattr(self, name)}")
+
 
 class DCH(PairwiseHash):
     name = "dch"

@@ -23,6 +23,7 @@ from mchindex.models.hashing import (
     Settings,
     Views,
     pair_weights,
+    seeded,
     silent,
     similar,
 )
@@ -37,10 +38,15 @@ class DeepSettings(Settings):
     weight_decay: float = 1e-4
     hidden: int = 1024  # units of the hidden layer; 0: the hash layer reads the features themselves
     dropout: float = 0.5
+    power: float = 1.0  # features are raised to it, signs kept: below 1, peaks count for less
     crop_share: float = 0.5  # how many of the training views are crops rather than whole images
 
     def __post_init__(self) -> None:
         check_schedule(self.epochs, self.batch)
+        if not 0 <= self.crop_share <= 1:
+            raise ValueError(f"crop_share is a share, 0 to 1, not {self.crop_share}")
+        if not 0 < self.power <= 1:
+            raise ValueError(f"power is above 0, up to 1, not {self.power}")
 
 
 def check_schedule(epochs: int, batch: int) -> None:
@@ -72,8 +78,13 @@ class DeepHash(HashMethod):
         return self.hash.in_features
 
     def features(self, x: Tensor) -> Tensor:
-        x = (x - self.mean) / self.std
+        x = (self._flatter(x) - self.mean) / self.std
         return F.relu(self.hidden(x)) if self.settings.hidden else x
+
+    def _flatter(self, x: Tensor) -> Tensor:
+        power = self.settings.power
+        # Clamped: the slope of a root at 0 is infinite.
+        return x if power == 1 else x.sign() * x.abs().clamp(min=1e-6) ** power
 
     def project(self, x: Tensor) -> Tensor:
         z: Tensor = self.hash(self.dropout(self.features(x)))
@@ -81,19 +92,16 @@ class DeepHash(HashMethod):
 
     def start(self, data: Views, seed: int) -> None:
         """Fresh weights from the seed, the features' scale, the pairs' weights."""
-        if not 0 <= self.settings.crop_share <= 1:
-            raise ValueError(f"crop_share is a share, 0 to 1, not {self.settings.crop_share}")
         if (backbone := getattr(data, "backbone", None)) is not None:
             backbone.eval()  # the scale is of features as they are used, without dropout
         rows = torch.arange(len(data))[:: max(1, len(data) // 4096)]
         with torch.no_grad():
-            x = torch.cat([data.batch(part) for part in rows.split(256)])
+            x = torch.cat([self._flatter(data.batch(part)) for part in rows.split(256)])
         self.mean.copy_(x.mean(0))
         # A feature that hardly varies must not be blown up.
         self.std.copy_(x.std(0, correction=0).clamp(min=1e-3 + 0.1 * float(x.std())))
         self.weights.copy_(torch.tensor(pair_weights(data.labels)))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed, self.mean.device):
             for layer in (self.hidden, self.hash):
                 if isinstance(layer, nn.Linear):
                     fresh = nn.Linear(layer.in_features, layer.out_features)
@@ -165,8 +173,7 @@ class Loop:
         for epoch in range(self._resume(), self.epochs):
             self.train(True)
             seed = self.seed * 100_003 + epoch
-            with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
-                torch.manual_seed(seed)
+            with seeded(seed, self.method.mean.device):  # dropout draws from the global generator
                 yield epoch, torch.Generator().manual_seed(seed)
             if self.checkpoint:
                 self.checkpoint.save(self._state(epoch + 1))

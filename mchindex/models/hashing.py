@@ -8,7 +8,8 @@ the agent's reward is made of.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Protocol, Self, get_args, get_origin, get_type_hints
 
@@ -25,6 +26,14 @@ Progress = Callable[[str, int, int, Mapping[str, float]], None]
 
 def silent(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
     """Progress that nobody asked for."""
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Within it, random numbers come from the seed; outside, as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def sign(x: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from mchindex.models.extract import Engine, Extractor, Job, Mode, choose_device
 from mchindex.models.hashing import HashMethod, Packed, pack
 from mchindex.models.methods import create_method
 from mchindex.models.policy import Policy
-from mchindex.regions import WHOLE, Layout, corners_and_centre
+from mchindex.regions import WHOLE, Layout, read_layout
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -57,6 +57,12 @@ class RegionCodes:
 
     codes: Packed  # (n, regions, bits // 8)
     keep: NDArray[np.float32]  # (n, regions)
+
+    def kept(self, xi: float) -> NDArray[np.bool_]:
+        """(n, regions): those with a probability of at least xi; never those of probability 0,
+        which is what all regions have without a policy."""
+        kept: NDArray[np.bool_] = (self.keep >= xi) & (self.keep > 0)
+        return kept
 
     def chosen(self, kept: NDArray[np.bool_]) -> Encoded:
         """Those regions' codes, each image's equal ones once."""
@@ -100,10 +106,11 @@ class MCHModel:
     engine: Engine = "auto"
     about: dict[str, Any] = field(default_factory=dict)  # how it was trained, for people
     pretrained: bool = False  # the backbone's weights are those that come beside it
+    layout_name: str = "corners"  # of the regions, as `read_layout` takes it
 
     def __post_init__(self) -> None:
         check_xi(self.xi)
-        self.layout: Layout = corners_and_centre(self.sigma)
+        self.layout: Layout = read_layout(self.layout_name, self.sigma)
         self._extractor: Extractor | None = None
         for module in (self.backbone, self.method, self.policy):
             if module is not None:
@@ -140,9 +147,7 @@ class MCHModel:
 
     def choose(self, found: RegionCodes) -> Encoded:
         """Keeps what the policy gives a probability of at least xi, and the whole image always."""
-        kept = found.keep >= self.xi
-        kept[:, 1:] &= self.policy is not None  # without one, not even at xi = 0
-        return found.chosen(kept)
+        return found.chosen(found.kept(self.xi))
 
     def codes_of(self, features: Tensor) -> Packed:
         """(n, dim) features of whole images -> their codes, packed."""
@@ -197,6 +202,7 @@ class MCHModel:
             "format": FORMAT,
             "backbone": {**self.backbone.identity, "pretrained": self.pretrained},
             "regions": self.mode,
+            "layout": self.layout_name,
             "method": self.method.name,
             "bits": self.bits,
             "settings": self.method.settings.to_json(),
@@ -295,6 +301,7 @@ class MCHModel:
             engine,
             dict(config.get("about", {})),
             pretrained,
+            config.get("layout", "corners"),
         )
 
 

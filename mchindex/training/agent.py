@@ -22,6 +22,7 @@ from mchindex.models.hashing import (
     Settings,
     Views,
     distances,
+    seeded,
     silent,
     similar,
 )
@@ -215,8 +216,7 @@ def train_agent(
     validation, training = order[:held].to(device), order[held:].to(device)
     if not len(training):
         raise ValueError("the agent needs at least two training images")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed, device):
         policy = Policy(experience.f.shape[1], method.bits, settings.width, settings.dropout)
         policy.to(device).fit_scale(experience.f)
         optimiser, schedule = _optimiser(policy, settings)

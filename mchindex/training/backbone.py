@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from mchindex.models.deep import batches, check_schedule, rise_and_fall
-from mchindex.models.hashing import Checkpoint, Progress, Settings, silent
-from mchindex.training.live import LiveViews
+from mchindex.models.hashing import Checkpoint, Progress, Settings, seeded, silent
+from mchindex.training.live import LiveViews, mixed_precision
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ def train_backbone(
     labels = data.labels.float().to(device)
     size = min(settings.batch, len(data))
     steps = sum(1 for _ in batches(len(data), size, torch.Generator()))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed, device):
         head = nn.Linear(backbone.dim, labels.shape[1]).to(device)
         modules = nn.ModuleList([backbone, head])
         optimiser = torch.optim.AdamW(
@@ -67,7 +66,8 @@ def train_backbone(
             total = 0.0
             for rows in batches(len(data), size, generator):
                 pixels = varied(data.pixels(rows), settings, generator)
-                logits = head(backbone(pixels.to(device)))
+                with mixed_precision(device):
+                    logits = head(backbone(pixels.to(device))).float()
                 loss = F.binary_cross_entropy_with_logits(logits, labels[rows.to(device)])
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()

@@ -19,6 +19,11 @@ from mchindex.training.features import Regions
 IN_MEMORY = 1 << 30  # bytes of decoded images that are kept; the rest is decoded each time
 
 
+def mixed_precision(device: torch.device) -> torch.autocast:
+    """On a GPU passes run in bfloat16, whose range needs no scaling of gradients."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
 class LiveViews:
     """Training images through a backbone whose weights may change: (whole image, crops…)."""
 
@@ -61,9 +66,14 @@ class LiveViews:
     def batch(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
         device = next(self.backbone.parameters()).device
         if self.mode == "crops":
-            out: Tensor = self.backbone(self.pixels(rows, view).to(device))
-            return out
-        maps = self.backbone.feature_map(self._resized(rows, [WHOLE] * len(rows)).to(device))
+            pixels = self.pixels(rows, view).to(device)
+            with mixed_precision(device):
+                out: Tensor = self.backbone(pixels)
+            return out.float()
+        pixels = self._resized(rows, [WHOLE] * len(rows)).to(device)
+        with mixed_precision(device):
+            maps = self.backbone.feature_map(pixels)
+        maps = maps.float()
         views = torch.as_tensor(view).expand(len(rows)).numpy()
         weight = overlaps(self._boxes[rows.numpy(), views], *maps.shape[-2:])
         return torch.einsum("ndc,nc->nd", maps.flatten(2), torch.from_numpy(weight).to(device))

@@ -81,7 +81,7 @@ def kept_by(way: str, found: RegionCodes, xi: float, seed: int = 0) -> NDArray[n
         return kept
     if way == "keep_all":
         return np.ones(found.keep.shape, bool)
-    kept = found.keep >= xi
+    kept = found.kept(xi)
     if way == "mch":
         return kept
     if way == "random_keep":

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import time
+import warnings
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,13 @@ from mchindex.models.hashing import (
     Views,
     check_bits,
     pair_weights,
+    seeded,
     silent,
 )
 from mchindex.models.mch import CONFIG, MCHModel, check_xi
 from mchindex.models.methods import METHODS, create_method
 from mchindex.models.policy import Policy
-from mchindex.regions import check_sigma
+from mchindex.regions import check_sigma, read_layout
 from mchindex.training.agent import AgentSettings, agent_settings, train_agent
 from mchindex.training.backbone import BackboneSettings, train_backbone
 from mchindex.training.features import FeatureCache, WithCrops, unreadable
@@ -59,7 +61,8 @@ class TrainingOptions:
     size: int | None = None  # pixels a side of the backbone's input; None: its default
     weights: str | None = None  # a file for the backbone; None: pretrained, or from scratch
     finetune: bool = False  # train the backbone together with the hash layer
-    regions: Mode = "pooled"
+    regions: Mode | None = None  # None: pooled where the backbone has a feature map, else crops
+    layout: str = "corners"  # which regions; see `read_layout`
     sigma: float = 0.5
     xi: float = 0.5
     crops: int = 8  # random crops a training image
@@ -77,13 +80,12 @@ class TrainingOptions:
         if self.backbone not in BACKBONES:
             names = ", ".join(BACKBONES)
             raise ValueError(f"no backbone is called {self.backbone!r}: there are {names}")
-        if self.regions not in MODES:
+        if self.regions is not None and self.regions not in MODES:
             raise ValueError(f"regions come as {' or '.join(MODES)}, not {self.regions!r}")
-        no_map = BACKBONES[self.backbone].feature_map is Backbone.feature_map
-        if self.regions == "pooled" and no_map:
+        if self.regions == "pooled" and not self._has_map:
             raise ValueError(f"{self.backbone} has no feature map: use regions='crops'")
         check_bits(self.bits)
-        check_sigma(self.sigma)
+        read_layout(self.layout, check_sigma(self.sigma))
         check_xi(self.xi)
         if self.crops < 1:
             raise ValueError(f"the agent learns from crops: at least 1 an image, not {self.crops}")
@@ -98,9 +100,23 @@ class TrainingOptions:
         self.agent_options()
         BackboneSettings().updated(self.backbone_settings)
 
+    @property
+    def _has_map(self) -> bool:
+        return BACKBONES[self.backbone].feature_map is not Backbone.feature_map
+
+    @property
+    def mode(self) -> Mode:
+        """How a region's features come about."""
+        return self.regions or ("pooled" if self._has_map else "crops")
+
     def views(self) -> WithCrops:
-        """What is seen of each training image."""
-        return WithCrops(self.crops, self.crop_sigma or self.sigma)
+        """What is seen of each training image: crops of the sizes that the layout has."""
+        if self.crop_sigma is not None:
+            return WithCrops(self.crops, self.crop_sigma)
+        boxes = read_layout(self.layout, self.sigma).array()[1:]
+        sides = boxes[:, 2] - boxes[:, 0]
+        low, high = round(float(sides.min()), 6), round(float(sides.max()), 6)
+        return WithCrops(self.crops, low if low == high else (low, high))
 
     def agent_options(self) -> AgentSettings:
         return agent_settings(self.method, self.agent_settings, self.from_scratch)
@@ -131,7 +147,11 @@ class Stage:
     def load(self) -> dict[str, Any] | None:
         if self.path is None or not self.path.exists():
             return None
-        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        try:
+            state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        except Exception:  # a damaged file raises whatever its bytes happen to mean
+            warnings.warn(f"{self.path} is damaged: its stage starts anew", stacklevel=2)
+            return None
         return state
 
     def save(self, state: dict[str, Any], force: bool = False) -> None:
@@ -176,7 +196,7 @@ def train_model(
 
     def live() -> LiveViews:
         labels = torch.from_numpy(dataset.labels[rows])
-        return LiveViews(backbone, dataset.images, rows.tolist(), labels, regions, options.regions)
+        return LiveViews(backbone, dataset.images, rows.tolist(), labels, regions, options.mode)
 
     if options.from_scratch:
         dataset, rows = _readable(dataset)
@@ -194,7 +214,7 @@ def train_model(
             _finish(work, "base", method, backbone)
         pretrained = False
         done("base")
-    extractor = Extractor(backbone, options.regions, where, engine)
+    extractor = Extractor(backbone, options.mode, where, engine)
     features = FeatureCache(cache).features(extractor, dataset.images, rows, regions, progress)
     broken = unreadable(features)
     if broken.any():
@@ -220,11 +240,12 @@ def train_model(
         policy,
         options.sigma,
         options.xi,
-        options.regions,
+        options.mode,
         where,
         engine,
         {"data": dataset.name, "images": len(rows), "classes": list(dataset.classes)},
         pretrained,
+        options.layout,
     )
     trained = Trained(model, curve, seconds, dict(dataset.skipped))
     if out is not None:
@@ -248,8 +269,7 @@ def fit_from_features(
 
 def _backbone(options: TrainingOptions) -> tuple[Backbone, bool]:
     """The backbone, and whether its weights are those that come beside it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
+    with seeded(options.seed, torch.device("cpu")):
         if options.weights is not None:
             return create_backbone(options.backbone, options.size, options.weights), False
         weights = None if options.from_scratch else "pretrained"
