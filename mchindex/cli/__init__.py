@@ -9,10 +9,20 @@ from typing import Annotated
 import typer
 
 from mchindex import __version__
+from mchindex.cli.add import add as add_command
 from mchindex.cli.errors import exit_code
 from mchindex.cli.evaluate import evaluate as evaluate_command
+from mchindex.cli.export import export as export_command
+from mchindex.cli.importing import import_ as import_command
+from mchindex.cli.info import info as info_command
 from mchindex.cli.methods import methods as methods_command
+from mchindex.cli.models import models as models_command
+from mchindex.cli.remove import remove as remove_command
+from mchindex.cli.search import search as search_command
 from mchindex.cli.train import train as train_command
+from mchindex.cli.verify import verify as verify_command
+
+IMAGES, LEARNING, UPKEEP = "Images", "Learning", "Upkeep"
 
 app = typer.Typer(
     name="mch",
@@ -38,21 +48,37 @@ def _mch(
     """Image search in which an image may stand under several hash codes.
 
     Examples:
+      mch add photos
+      mch search dog.jpg --open
       mch train --data photos --bits 32 --out model
-      mch eval model --data photos
       mch COMMAND --help
+
+    The index is [bold]photos.mch[/] in the current folder, or $MCH_INDEX, or --index.
+    Commands, options and models are completed by the shell after
+    [bold]mch --install-completion[/].
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
 
 
-app.command("train")(train_command)
-app.command("eval")(evaluate_command)
-app.command("methods")(methods_command)
+app.command("add", rich_help_panel=IMAGES)(add_command)
+app.command("search", rich_help_panel=IMAGES)(search_command)
+app.command("remove", rich_help_panel=IMAGES)(remove_command)
+app.command("info", rich_help_panel=UPKEEP)(info_command)
+app.command("verify", rich_help_panel=UPKEEP)(verify_command)
+app.command("export", rich_help_panel=UPKEEP)(export_command)
+app.command("import", rich_help_panel=UPKEEP)(import_command)
+app.command("models", rich_help_panel=LEARNING)(models_command)
+app.command("train", rich_help_panel=LEARNING)(train_command)
+app.command("eval", rich_help_panel=LEARNING)(evaluate_command)
+app.command("methods", rich_help_panel=LEARNING)(methods_command)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command line and gives its exit code: 0, 2 for bad input, 130 for Ctrl-C."""
+    """Runs a command line and gives its exit code.
+
+    0: fine; 1: done, but not all of it, or nothing found; 2: bad input; 130: Ctrl-C.
+    """
     return exit_code(lambda: app(list(arguments), prog_name="mch", standalone_mode=False))
 
 

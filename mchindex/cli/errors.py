@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TextIO
 
-FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+FINE, INCOMPLETE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 TRACEBACK = "MCH_TRACEBACK"  # set in the environment: bad input shows where it was found, too
 
 # Modules that are slow to import, with the errors in them that are the caller's to mend. What has
@@ -16,6 +16,7 @@ TRACEBACK = "MCH_TRACEBACK"  # set in the environment: bad input shows where it 
 _NAMED = {
     "mchindex.images": ("ImageError",),
     "mchindex.models.mch": ("ModelError",),
+    "mchindex.store": ("StoreError",),
     "mchindex.training.run": ("TrainingError",),
 }
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from mchindex.datasets import Dataset
+    from mchindex.index import MCHIndex
+    from mchindex.store import Id
 
 DATA, MODEL, AGENT, MACHINE = "Data", "Model", "Agent", "Machine"
+INDEX, RESULT = "Index", "Result"
 
 Engine = Literal["auto", "torch", "onnx"]
 
@@ -69,7 +74,7 @@ Threads = Annotated[
         "--threads",
         min=1,
         metavar="N",
-        help="Threads of torch and of the evaluation.",
+        help="Threads to compute with.",
         show_default="all cores",
         rich_help_panel=MACHINE,
     ),
@@ -77,6 +82,101 @@ Threads = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")
 ]  # fmt: skip
+
+INDEX_PATH = Path("photos.mch")
+Index = Annotated[
+    Path,
+    typer.Option(
+        "--index",
+        "-i",
+        metavar="DIR",
+        envvar="MCH_INDEX",
+        help="The folder of the index.",
+        rich_help_panel=INDEX,
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        min=0,
+        metavar="SECONDS",
+        help="How long to wait for another process that is writing.",
+        rich_help_panel=INDEX,
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=RESULT)
+]
+
+
+def model_names() -> list[str]:
+    from mchindex.catalogue import names
+
+    return names()
+
+
+IndexModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|DIR",
+        help="What fills a new index: a name of [bold]mch models[/], or a model's folder.",
+        show_default="coco-64",
+        autocompletion=model_names,
+        rich_help_panel=INDEX,
+    ),
+]
+
+
+def open_index(folder: Path, *, wait: float = 0.0, device: str | None = None) -> MCHIndex:
+    """An index that is there."""
+    check_index(folder)
+    from mchindex.index import MCHIndex
+
+    return MCHIndex.open(folder, create=False, wait=wait, device=device)
+
+
+def check_index(folder: Path) -> None:
+    from mchindex.store import FILE
+
+    if not (folder / FILE).exists():
+        raise ValueError(
+            f"there is no index {folder}: mch add makes one, --index or $MCH_INDEX names another"
+        )
+
+
+def stored_id(index: MCHIndex, text: str) -> Id | None:
+    """What is meant by an id on the command line, where an integer looks like text."""
+    if text in index:
+        return text
+    try:
+        number = int(text)
+    except ValueError:
+        return None
+    return number if number in index else None
+
+
+def pairs(option: str, given: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """`key=value`, taken apart."""
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"{option} {text}: expected key=value, such as album=summer")
+        yield key.strip(), value
+
+
+def scalar(text: str) -> Any:
+    """A number, true, false, null or "text" of JSON's; all else is text as it stands."""
+    try:
+        value = json.loads(text, parse_constant=lambda name: name)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, (dict, list)) or value in (float("inf"), float("-inf")):
+        return text
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return text
+    return value
 
 
 def open_data(spec: str, seed: int, split: Path | None) -> Dataset:

@@ -43,12 +43,39 @@ NAMES = {
 BUCKETS = (1, 10, 100, 1000)
 TITLE = 17  # signs of the longest stage's title
 PLAIN_WIDTH = 100  # of tables that go to a file or a pipe
+LONG_WIDTH = 10_000  # of those with paths, which no program wants folded
 
 
-def output() -> Console:
-    """Stdout, for results."""
+def output(width: int = PLAIN_WIDTH) -> Console:
+    """Stdout, for results; as wide as the terminal, elsewhere of that width."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    return console if console.is_terminal else Console(highlight=False, width=width)
+
+
+def listing(first: str, *others: str) -> Table:
+    """A table of names, whose last column may be long: a path."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in (first, *others[:-1]):
+        table.add_column(head, no_wrap=True)
+    table.add_column(others[-1], overflow="fold")
+    return table
+
+
+def size(count: int) -> str:
+    """512 bytes, 1.5 MB."""
+    if count < 1000:
+        return f"{count} bytes"
+    value, unit = count / 1000, "kB"
+    for larger in ("MB", "GB", "TB"):
+        if value < 999.95:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}"
+
+
+def number(count: int, one: str, more: str | None = None) -> str:
+    """1 image, 2,000 images."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 class _Stage:

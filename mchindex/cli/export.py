@@ -1,0 +1,52 @@
+"""`mch export`: an index as a file of JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mchindex.cli import show
+from mchindex.cli.errors import FINE, INCOMPLETE, say
+from mchindex.cli.options import INDEX_PATH, Index, Quiet, check_index
+
+
+def export(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Where to; .gz is zipped, - is stdout.")
+    ],
+    index: Index = INDEX_PATH,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that is there.")
+    ] = False,
+    quiet: Quiet = False,
+) -> int:
+    """Write an index to a file of JSON lines: records, metadata and codes, not the pictures.
+
+    Works on a damaged index, too, and rescues what can be read. Exit code 1: something is lost.
+
+    Examples:
+      mch export backup.jsonl.gz
+      mch export - --index scans.mch | head -n 2 | jq .
+      mch export rescued.jsonl && mch import rescued.jsonl --index new.mch
+    """
+    check_index(index)
+    if file != "-" and not overwrite and Path(file).exists():
+        raise ValueError(f"{file} exists: --overwrite replaces it")
+    from mchindex.portable import created, export_index
+
+    if file == "-":
+        done = export_index(index, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    else:
+        with created(file, overwrite) as stream:
+            done = export_index(index, stream)
+    if not quiet and file != "-":
+        typer.echo(f"{show.number(done.images, 'image')} written to {file}")
+    if done.lost:
+        say(f"{index} is damaged: {show.number(done.lost, 'image')} could not be read")
+    if done.header.model_lost:
+        say(f"{index} is damaged: it does not know its model; give mch import --model")
+    return INCOMPLETE if done.lost or done.header.model_lost else FINE

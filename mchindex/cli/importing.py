@@ -1,0 +1,81 @@
+"""`mch import`: an exported file into an index."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mchindex.cli import show
+from mchindex.cli.errors import FINE, INCOMPLETE, StoppedError, say
+from mchindex.cli.options import INDEX_PATH, Device, Index, IndexModel, Quiet, Wait
+
+SHOWN = 20  # wrong lines named
+
+
+def import_(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="What mch export has written; - is stdin.")
+    ],
+    index: Index = INDEX_PATH,
+    model: IndexModel = None,
+    partial: Annotated[
+        bool,
+        typer.Option("--partial", help="Take what is sound of a file that is cut or damaged."),
+    ] = False,
+    wait: Wait = 0.0,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> int:
+    """Take an exported file into an index, new or not; images that are there are replaced.
+
+    Nothing is written unless the file is whole and of the index's own model.
+    Exit code 1: with --partial, not all of the file could be taken.
+
+    Examples:
+      mch import backup.jsonl.gz --index restored.mch
+      mch import backup.jsonl --index restored.mch --model trained/model
+      ssh home mch export - | mch import -
+    """
+    from mchindex.portable import import_index
+
+    if file != "-" and not Path(file).exists():
+        raise ValueError(f"{file}: No such file")
+    source = sys.stdin.buffer if file == "-" else Path(file)
+    with ExitStack() as stack:
+        tell = None if quiet or not sys.stderr.isatty() else _Bar(stack)
+        try:
+            done = import_index(
+                source, index, model=model, partial=partial, wait=wait, device=device, progress=tell
+            )
+        except KeyboardInterrupt:
+            raise StoppedError("interrupted: the same command starts again, and ends it") from None
+    if not quiet:
+        replaced = f", {done.replaced:,} replaced" if done.replaced else ""
+        typer.echo(f"{show.number(done.added, 'image')} added{replaced} in {index}")
+    for wrong in done.refused[:SHOWN]:
+        say(wrong)
+    if len(done.refused) > SHOWN:
+        say(f"… {len(done.refused) - SHOWN:,} more wrong lines")
+    if done.cut:
+        say(f"{file} is cut short or damaged: there may have been more in it")
+    return INCOMPLETE if done.refused or done.cut else FINE
+
+
+class _Bar:
+    """A bar that appears with the first report."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._at: Callable[[int], None] = lambda done: None
+
+    def __call__(self, done: int, total: int) -> None:
+        from mchindex.bar import Bar
+
+        if done <= 1000:
+            self._at = self._stack.enter_context(Bar("importing", total)).at
+        self._at(done)

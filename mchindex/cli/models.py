@@ -1,0 +1,99 @@
+"""`mch models`: what an index can be filled by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mchindex.cli import show
+from mchindex.cli.options import AsJson
+
+# A figure may stand by any of these names, among a model's figures or beside them.
+MAP, RECALL = ("map", "mAP"), ("r0", "R@H=0")
+
+
+def models(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR]...", help="More folders to look for models in."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models that ship, and those in the user's folder, in this one and in others.
+
+    The user's folder is $MCH_MODELS, or mchindex/models among the user's data. A model in it goes
+    by its name alone.
+
+    Examples:
+      mch models
+      mch models trained --json | jq -r '.[].name'
+      mch add photos --model coco-64
+    """
+    from mchindex.catalogue import listed
+
+    for folder in folders or []:
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder")
+    found: dict[Path, dict[str, Any]] = {}
+    for model in listed(Path(), *(folders or [])):
+        about = model.config.get("about")
+        figures = about if isinstance(about, dict) else {}
+        backbone = model.config.get("backbone")
+        network = backbone if isinstance(backbone, dict) else {}
+        found.setdefault(
+            model.path.resolve(),
+            {
+                "name": model.name,
+                "method": model.config["method"],
+                "bits": model.config.get("bits"),
+                "regions": model.config.get("regions"),
+                "policy": model.config.get("policy") is not None,
+                "backbone": network.get("name"),
+                "size": network.get("size"),
+                "map": _figure(figures, MAP),
+                "r0": _figure(figures, RECALL),
+                "ships": model.ships,
+                "fingerprint": model.config["fingerprint"],
+                "path": str(model.path),
+            },
+        )
+    if as_json:
+        typer.echo(json.dumps(list(found.values()), ensure_ascii=False))
+        return
+    if not found:
+        typer.echo("no models here: mch train makes one")
+        return
+    _print(list(found.values()))
+
+
+def _figure(about: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
+    groups = [g for g in (about.get("figures"), about) if isinstance(g, dict)]
+    for place in (*groups, *(g["mch"] for g in groups if isinstance(g.get("mch"), dict))):
+        for name in names:
+            value = place.get(name)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return float(value)
+    return None
+
+
+def _print(found: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+
+    table = show.listing("name", "method", "bits", "regions", "backbone", "mAP", "R@H=0", "path")
+    for model in found:
+        cells = [
+            model["name"],
+            ("MCH-" if model["policy"] else "") + str(model["method"]).upper(),
+            model["bits"],
+            model["regions"],
+            f"{model['backbone']} at {model['size']} px" if model["backbone"] else None,
+            None if model["map"] is None else f"{model['map']:.3f}",
+            None if model["r0"] is None else f"{model['r0']:.3f}",
+            "ships with mchindex" if model["ships"] else model["path"],
+        ]
+        table.add_row(*("-" if cell is None else escape(str(cell)) for cell in cells))
+    show.output(show.LONG_WIDTH).print(table)

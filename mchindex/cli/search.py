@@ -1,0 +1,282 @@
+"""`mch search`: the images nearest to an image."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mchindex.cli import show
+from mchindex.cli.errors import FINE, INCOMPLETE, say
+from mchindex.cli.options import (
+    INDEX_PATH,
+    RESULT,
+    Device,
+    Index,
+    Threads,
+    open_index,
+    pairs,
+    scalar,
+    stored_id,
+    use_threads,
+)
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from mchindex.hits import Hits
+    from mchindex.index import MCHIndex
+
+QUERY = "Query"
+TOGETHER = 32  # queries encoded at a time
+
+
+def search(
+    queries: Annotated[
+        list[str] | None, typer.Argument(metavar="QUERY...", help="Images to look for.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Images to find.")] = 10,
+    id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="Instead of a query: more like this image of the index.",
+            rich_help_panel=QUERY,
+        ),
+    ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X0,Y0,X1,Y1",
+            help="Search by a part of the query: a box in pixels; with --id the name of a region.",
+            rich_help_panel=QUERY,
+        ),
+    ] = None,
+    filter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="KEY=VALUE",
+            help="Only images with these metadata; the same key twice: any of the values.",
+            show_default=False,
+            rich_help_panel=QUERY,
+        ),
+    ] = None,
+    max_radius: Annotated[
+        int | None,
+        typer.Option(min=0, help="No image further away than this.", rich_help_panel=QUERY),
+    ] = None,
+    max_buckets: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after so many buckets.", rich_help_panel=QUERY),
+    ] = None,
+    index: Index = INDEX_PATH,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print a JSON object a query.", rich_help_panel=RESULT),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the hits: .png, .jpg …", rich_help_panel=RESULT),
+    ] = None,
+    show_it: Annotated[
+        bool,
+        typer.Option("--open", help="Draw the hits and show them.", rich_help_panel=RESULT),
+    ] = False,
+    columns: Annotated[
+        int, typer.Option(min=1, help="Hits beside each other.", rich_help_panel=RESULT)
+    ] = 5,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> int:
+    """Find the images nearest to an image, told at which distance and by which region.
+
+    Exit code 1: nothing was found.
+
+    Examples:
+      mch search dog.jpg
+      mch search dog.jpg -k 20 --filter year=2023 --filter year=2024 --open
+      mch search street.jpg --region 120,80,360,300 --out hits.png
+      mch search --id photos/cat.jpg --json | jq -r '.hits[].path'
+    """
+    if bool(queries) == (id is not None):
+        raise ValueError("give images to look for, or --id ID of an image in the index")
+    if out is not None:
+        _check_picture(out)
+    options = {
+        "max_radius": max_radius,
+        "max_buckets": max_buckets,
+        "filter": conditions(filter or []),
+        "threads": use_threads(threads),
+    }
+    found_any, grids = False, []
+    with open_index(index, device=device) as opened:
+        for one in _answers(opened, queries or [], id, region, k, options):
+            found_any |= len(one.hits) > 0
+            if as_json:
+                typer.echo(json.dumps(one.to_json(), ensure_ascii=False))
+            else:
+                _print(one, many=len(queries or []) > 1)
+            if out is not None or show_it:
+                grids.append(one.draw(opened, columns))
+        if not found_any and not len(opened):
+            say(f"{index} is empty")
+    if grids:
+        _deliver(grids, out, show_it)
+    return FINE if found_any else INCOMPLETE
+
+
+def conditions(given: Sequence[str]) -> dict[str, list[Any]] | None:
+    """The filter: for each key the values of which any will do.
+
+    Metadata may hold as text what looks like a number here, so that both are looked for.
+    """
+    found: dict[str, list[Any]] = {}
+    for key, text in pairs("--filter", given):
+        value = scalar(text)
+        found.setdefault(key, []).extend([value] if value == text else [value, text])
+    return found or None
+
+
+class _Answer:
+    """A query and what was found."""
+
+    def __init__(self, query: str | int, hits: Hits, box: Any = None, of_index: bool = False):
+        self.query, self.hits, self.box, self.of_index = query, hits, box, of_index
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "query": self.query,
+            "hits": [
+                {
+                    "id": hit.id,
+                    "distance": hit.distance,
+                    "region": hit.region,
+                    "box": hit.box,
+                    "path": hit.path,
+                    "metadata": hit.metadata,
+                }
+                for hit in self.hits
+            ],
+            "buckets": self.hits.buckets,
+            "radius": self.hits.radius,
+            "exact": self.hits.exact,
+        }
+
+    def draw(self, index: MCHIndex, columns: int) -> Image.Image:
+        from mchindex.grid import draw_grid
+        from mchindex.images import ImageError, open_rgb
+
+        path = index[self.query].path if self.of_index else str(self.query)
+        try:
+            picture = None if path is None else open_rgb(path)
+        except ImageError:
+            picture = None  # an image of the index may be gone; a query has just been read
+        title = os.path.basename(str(self.query)) or "query"
+        return draw_grid(picture, self.hits, columns, region=self.box, title=title)
+
+
+def _answers(
+    index: MCHIndex,
+    queries: list[str],
+    id: str | None,
+    region: str | None,
+    k: int,
+    options: dict[str, Any],
+) -> Iterator[_Answer]:
+    if id is not None:
+        name = stored_id(index, id)
+        if name is None:
+            raise ValueError(f"there is no image {id} in the index")
+        stored = index[name]
+        box = None
+        if region is not None and region in stored.regions:
+            box = stored.boxes[stored.regions.index(region)]
+        yield _Answer(name, index.search(id=name, k=k, region=region, **options), box, True)
+        return
+    part = None if region is None else read_box(region)
+    for start in range(0, len(queries), TOGETHER):
+        some = queries[start : start + TOGETHER]
+        for query, hits in zip(some, index.search(some, k, region=part, **options), strict=True):
+            yield _Answer(query, hits, part)
+
+
+def read_box(text: str) -> tuple[float, float, float, float]:
+    try:
+        x0, y0, x1, y1 = map(float, text.split(","))
+        if not all(map(math.isfinite, (x0, y0, x1, y1))):
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"--region {text}: expected x0,y0,x1,y1 in pixels, such as 0,0,320,240"
+        ) from None
+    return x0, y0, x1, y1
+
+
+def _print(answer: _Answer, many: bool) -> None:
+    from rich.markup import escape
+
+    console, hits = show.output(show.LONG_WIDTH), answer.hits
+    if many:
+        console.print(f"\n[bold]{escape(str(answer.query))}[/]", soft_wrap=True)
+    if not len(hits):
+        console.print("nothing found")
+        return
+    own = any(hit.path is not None and hit.path != hit.id for hit in hits)
+    table = show.listing("", "distance", "region", *(("id",) if own else ()), "image")
+    for place, hit in enumerate(hits, 1):
+        name = escape(str(hit.id))
+        path = "" if hit.path is None else escape(hit.path)
+        shown = (name, path) if own else (path or name,)
+        table.add_row(str(place), str(hit.distance), hit.region, *shown)
+    console.print(table)
+    cut = "" if hits.exact else ", cut short by --max-buckets"
+    buckets = show.number(hits.buckets, "bucket")
+    console.print(f"[dim]{buckets} visited, up to radius {hits.radius}{cut}[/]")
+
+
+def _check_picture(out: Path) -> None:
+    """Before anything is searched for."""
+    from PIL import Image
+
+    if Image.registered_extensions().get(out.suffix.lower()) not in Image.SAVE:
+        raise ValueError(f"--out {out}: a picture is written as .png, .jpg, .webp …")
+
+
+def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> None:
+    from mchindex.grid import below_each_other
+
+    picture = below_each_other(grids)
+    if out is None:
+        handle, name = tempfile.mkstemp(prefix="mch-", suffix=".png")
+        os.close(handle)
+        file = Path(name)
+    else:
+        file = out
+        file.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(file)
+    if show_it and not _opened(file):
+        say(f"there is no desktop to show it on: the picture is {file}")
+
+
+def _opened(file: Path) -> bool:
+    viewer = shutil.which("xdg-open")
+    desktop = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if viewer is None or not desktop:
+        return False
+    done = subprocess.run(
+        [viewer, str(file.absolute())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    return done.returncode == 0

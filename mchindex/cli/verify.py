@@ -1,0 +1,48 @@
+"""`mch verify`: whether an index is sound."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import typer
+
+from mchindex.cli import show
+from mchindex.cli.errors import FINE, INCOMPLETE
+from mchindex.cli.options import INDEX_PATH, AsJson, Index, Wait, check_index
+
+
+def verify(index: Index = INDEX_PATH, wait: Wait = 10.0, as_json: AsJson = False) -> int:
+    """Check an index: its records, codes, snapshot and model, each by itself and together.
+
+    Everything is read, nothing is changed. Exit code 1: there are problems. What is still
+    readable of a damaged index is rescued by [bold]mch export[/].
+
+    Examples:
+      mch verify
+      mch verify --index scans.mch --json | jq -r '.problems[]'
+    """
+    check_index(index)
+    from mchindex.verify import verify as verified
+
+    found = verified(index, wait=wait)
+    if as_json:
+        typer.echo(json.dumps(asdict(found), ensure_ascii=False))
+        return INCOMPLETE if found.problems else FINE
+    from rich.markup import escape
+
+    console = show.output(show.LONG_WIDTH)
+    for problem in found.problems:
+        console.print(f"[red]problem:[/] {escape(problem)}", soft_wrap=True)
+    for note in found.notes:
+        console.print(f"[dim]note:[/] {escape(note)}", soft_wrap=True)
+    what = f"{show.number(found.images, 'image')} with {show.number(found.codes, 'code')}"
+    if found.problems:
+        console.print(
+            f"[red]{show.number(len(found.problems), 'problem')}[/]; {what} are sound: "
+            "mch export rescues them",
+            soft_wrap=True,
+        )
+        return INCOMPLETE
+    console.print(f"[green]sound[/]: {what}", soft_wrap=True)
+    return FINE
