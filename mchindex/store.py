@@ -498,6 +498,7 @@ class Store:
 
     def salvage(self) -> Iterator[Row | None]:
         """All images that can still be read, and None for each that cannot."""
+        end = 1 + self._last_key()
 
         def part(low: int, high: int) -> Iterator[Row | None]:
             query = f"SELECT {_COLUMNS} FROM images WHERE key >= ? AND key < ? ORDER BY key"
@@ -520,14 +521,17 @@ class Store:
                 else:
                     yield row if _sound(row.key, row.codes) else None
 
-        try:
-            with self._reading() as db:
-                end = 1 + self._state(db).key
-        except StoreError:
-            assert self.folder is not None
-            end = (self.folder / FILE).stat().st_size // 20  # no row is shorter
         for low in range(1, end, 1000):
             yield from part(low, min(low + 1000, end))
+
+    def _last_key(self) -> int:
+        """The largest key that there may be, by the best witness that can be read."""
+        with contextlib.suppress(StoreError), self._reading() as db:
+            return self._state(db).key
+        with contextlib.suppress(StoreError), self._reading() as db:
+            return int(db.execute("SELECT max(key) FROM images").fetchone()[0] or 0)
+        assert self.folder is not None
+        return (self.folder / FILE).stat().st_size // 20  # no row is shorter
 
     def matching(self, conditions: dict[str, Any]) -> NDArray[np.int64]:
         """Keys of the images whose metadata have these values; a list means any of them."""
