@@ -25,7 +25,7 @@ import numpy as np
 
 from mchindex.catalogue import CONFIG, find, listed
 from mchindex.index import MODEL_FOLDER, MCHIndex, ModelMismatchError
-from mchindex.regions import corners_and_centre
+from mchindex.regions import read_layout
 from mchindex.sources import check_id
 from mchindex.store import (
     FILE,
@@ -41,6 +41,7 @@ from mchindex.store import (
 
 FORMAT, VERSION = "mchindex-export", 1
 LONGEST = 1 << 26  # bytes of a line
+REGIONS = 256  # at most, where the layout is not known
 SAMPLE = 1000  # images from which the width of the codes is guessed
 _ENTRY = struct.Struct("<hf")  # what stands before a code in `code_type`
 _ZIPPED = b"\x1f\x8b"
@@ -152,7 +153,7 @@ def _rescued_facts(store: Store) -> Header:
     assert store.folder is not None
     try:
         config = json.loads((store.folder / MODEL_FOLDER / CONFIG).read_text("utf-8"))
-        layout = corners_and_centre(config["sigma"])
+        layout = read_layout(config.get("layout", "corners"), config["sigma"])
         return Header(
             config["bits"], None, config["fingerprint"], tuple(layout.names), tuple(layout.boxes)
         )
@@ -411,7 +412,7 @@ def _text(text: str | None) -> str | None:
 def _packed(codes: Any, header: Header) -> bytes:
     if not isinstance(codes, list) or not codes:
         raise ValueError("an image has a list of codes, at least one")
-    parts, regions = [], len(header.names) or 0x8000
+    parts, regions = [], len(header.names) or REGIONS
     for entry in codes:
         if not isinstance(entry, dict) or not entry.keys() >= {"region", "keep", "code"}:
             raise ValueError("a code is an object with region, keep and code")

@@ -105,6 +105,15 @@ def _rows(store: Store, bits: int, snapshot: _Snapshot, found: Verified) -> None
             except StoreDamagedError as error:
                 found.problems.append(f"{error}: they are not of {bits} bits")
         snapshot.compare(sound, bits)
+    try:
+        lost = len(store) - found.images - found.unreadable
+    except StoreError as error:
+        found.problems.append(str(error))
+    else:
+        if lost and not found.unreadable:  # else it is told below, and better
+            found.problems.append(
+                f"the store counts {len(store):,} images and has {found.images:,}"
+            )
     if found.unreadable:
         found.problems.append(
             f"{found.unreadable:,} images cannot be read or are not as they were written"

@@ -72,7 +72,8 @@ def models(
 
 def _figure(about: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     groups = [g for g in (about.get("figures"), about) if isinstance(g, dict)]
-    for place in (*groups, *(g["mch"] for g in groups if isinstance(g.get("mch"), dict))):
+    by_way = [g[way] for g in groups for way in ("mch", "base") if isinstance(g.get(way), dict)]
+    for place in (*groups, *by_way):
         for name in names:
             value = place.get(name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
