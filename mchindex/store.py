@@ -599,7 +599,7 @@ class Store:
             change = Change(Position(state.key, state.gone), state.images)
             # A table that is ahead stands at something that the store has lost.
             change.again = at.gone < self._trimmed(db) or at.gone > state.gone or at.key > state.key
-            if not change.again:
+            if at.key and not change.again:
                 change.removed = self.removed(at.gone)
 
             def parts() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:

@@ -165,15 +165,11 @@ def test_three_hundred_kills(zygote: Zygote, tmp_path: Path, seed: int) -> None:
 def test_a_killed_writer_leaves_no_lock(zygote: Zygote, tmp_path: Path) -> None:
     log = tmp_path / "log"
     ops = [{"op": "add", "ids": list(range(10_000)), "version": 0, "batch": 1}]
-    child = zygote.start(
-        {
-            "index": str(tmp_path / "i"),
-            "log": str(log),
-            "operations": ops,
-            "snapshot_after": 10**6,
-            "checkpoint": 1000,
-        }  # fmt: skip
-    )
+    task = {
+        "index": str(tmp_path / "i"), "log": str(log), "operations": ops,
+        "snapshot_after": 10**6, "checkpoint": 1000,
+    }  # fmt: skip
+    child = zygote.start(task)
     while not (log.exists() and "stored" in log.read_text()):
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
