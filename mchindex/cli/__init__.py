@@ -10,6 +10,7 @@ import typer
 
 from mchindex import __version__
 from mchindex.cli.add import add as add_command
+from mchindex.cli.demo import demo as demo_command
 from mchindex.cli.errors import exit_code
 from mchindex.cli.evaluate import evaluate as evaluate_command
 from mchindex.cli.export import export as export_command
@@ -72,6 +73,7 @@ app.command("models", rich_help_panel=LEARNING)(models_command)
 app.command("train", rich_help_panel=LEARNING)(train_command)
 app.command("eval", rich_help_panel=LEARNING)(evaluate_command)
 app.command("methods", rich_help_panel=LEARNING)(methods_command)
+app.command("demo", rich_help_panel=LEARNING)(demo_command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,0 +1,139 @@
+"""The page of a demo: one file that needs nothing else, whatever the pictures are called."""
+
+import base64
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from mchindex.demo import Found, PhotosDemo, Reach, Shown
+from mchindex.hits import Hit
+from mchindex.index import Failure
+from mchindex.page import SIDE, VOID, photos_page, picture, plot, tag, thumbnail
+from pictures import picture as noise
+
+AWKWARD = "<u>&amp;\"'<main>.jpg"
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser does, and fails where elements do not close as they opened."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.seen if name == tag]
+
+    @property
+    def words(self) -> str:
+        return " ".join("".join(self.text).split())
+
+
+def check_alone(page: str) -> Reader:
+    """A sound page that refers to nothing outside of it and runs nothing."""
+    read = Reader(page)
+    assert page.startswith("<!doctype html>")
+    assert not {"script", "link", "iframe", "object", "base"} & {name for name, _ in read.seen}
+    for name, attributes in read.seen:
+        for key, value in attributes.items():
+            assert not key.startswith("on"), (name, key)
+            if key in ("src", "href", "xlink:href", "srcset"):
+                assert value is not None
+                assert value.startswith("data:image/jpeg;base64,")
+    assert not re.search(r"https?:|file:|url\(|@import", page)
+    for image in read.all("img"):
+        assert image["alt"]
+        data = base64.b64decode(str(image["src"]).partition(",")[2], validate=True)
+        with Image.open(io.BytesIO(data)) as one:
+            assert one.format == "JPEG"
+            assert max(one.size) <= SIDE
+            assert (str(one.width), str(one.height)) == (image["width"], image["height"])
+    return read
+
+
+def test_tags_escape_text_and_attributes() -> None:
+    assert tag("p", "a < b & c", tag("b", ">"), title='"x"') == (
+        '<p title="&quot;x&quot;">a &lt; b &amp; c<b>&gt;</b></p>'
+    )
+    assert tag("img", alt="a'b", class_="c") == '<img alt="a&#x27;b" class="c">'
+
+
+def test_names_of_pictures_cannot_change_the_page(tmp_path: Path) -> None:
+    folder = tmp_path / "<i>&\"'"
+    folder.mkdir()
+    path = folder / AWKWARD
+    noise(1, 300, 200).save(path, "JPEG")
+    hit = Hit(str(path), 3, "top-left", (0, 0, 150, 100), str(path))
+    found = [
+        Found(hit, 9, (0.0, 0.0, 0.5, 0.5), ("<star>",)),
+        Found(hit, 9, (0.0, 0.0, 0.5, 0.5), ()),
+        Found(Hit(str(folder / "gone.jpg"), 4, "whole", None, None), 4, None, None),
+    ]
+    shown = Shown(path.stem, str(path), ("<star>", "a&b"), found, 1, 0)
+    stats = {"images": 2, "codes": 3, "bits": 64, "anhc": 1.5, "buckets": 2}
+    failed = [Failure("<u>", "bad")]
+    demo = PhotosDemo(
+        folder, tmp_path / "page.html", tmp_path / "index", f"in {folder}", 1, 1, 0, failed, 20.0,
+        stats, [shown], "first & only <rule>", [f"mch search '{path}'"],
+    )  # fmt: skip
+    read = check_alone(photos_page(demo))
+    assert not {"i", "u"} & {name for name, _ in read.seen}
+    for text in ("first & only <rule>", "<star>", "a&b", f"in {folder}", path.stem):
+        assert text in read.words
+    assert "✓ <star>" in read.words
+    assert "✗ shares no class" in read.words
+    assert "the file is gone" in read.words
+    assert "3 by top-left (whole: 9)" in read.words
+    boxes = [a["style"] for a in read.all("span") if a.get("class") == "box"]
+    assert boxes == ["left:0.00%;top:0.00%;width:50.00%;height:50.00%"] * 2
+
+
+def test_thumbnails_are_small_and_keep_their_shape(tmp_path: Path) -> None:
+    noise(2, 800, 400).save(tmp_path / "wide.png")
+    noise(3, 20, 40).save(tmp_path / "tiny.png")
+    assert thumbnail(str(tmp_path / "wide.png"))[1] == (200, 100)
+    assert thumbnail(str(tmp_path / "tiny.png"))[1] == (20, 40)
+    assert "width:50.00%" in picture(str(tmp_path / "tiny.png"), "x")
+    assert "the file is gone" in picture(str(tmp_path / "none.png"), "x")
+    assert "the file is gone" in picture(None, "x")
+
+
+def test_the_plot_has_a_log_axis() -> None:
+    curves = {"base": [[1, 0.1], [10, 0.2], [1000, 0.4]], "mch": [[1, 0.2], [1000, 0.4]]}
+    reaches = [Reach(1, 0.2, 10, 0.4), Reach(10, 0.9, None, 0.4), Reach(100, 0.4, 100, 0.4)]
+    read = Reader(plot(curves, reaches))
+    paths = {str(a["class"]): str(a["d"]) for a in read.all("path")}
+    points = [tuple(map(float, p.split(","))) for p in paths["base"].removeprefix("M").split()]
+    (x0, y0), (x1, y1), (x2, y2) = points
+    assert x2 - x1 == pytest.approx(2 * (x1 - x0), abs=0.3)  # two decades, one decade
+    assert y1 - y2 == pytest.approx(2 * (y0 - y1), abs=0.3)  # upwards
+    dotted = [a for a in read.all("line") if a["class"] == "reach"]
+    assert len(dotted) == 1  # where the base needs more, and reaches it
+    assert (float(str(dotted[0]["x1"])), float(str(dotted[0]["x2"]))) == (x0, x1)
+    for label in ("1", "10", "100", "1,000", "0.4", "buckets visited"):
+        assert label in read.text
+
+
+def test_the_plot_of_one_bucket() -> None:
+    assert len(Reader(plot({"base": [[1, 0.0]], "mch": [[1, 0.0]]})).all("path")) == 2
