@@ -10,7 +10,7 @@ SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
-	$(BIN)/python bench/demo.py
+	$(BIN)/mch demo --out demo
 
 test: $(VENV)/installed $(VENV)/test
 	$(BIN)/pytest tests -m "not slow"
