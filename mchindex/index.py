@@ -325,7 +325,8 @@ class MCHIndex:
         except (SnapshotError, OSError):
             return  # the store has it all
         if table.bits == self.bits and table.n_codes == facts["codes"]:
-            self._table, self._position = table, Position(facts["key"], facts["gone"])
+            self._table = table
+            self._position = Position(facts["key"], facts["gone"], facts["keys"])
             self._snapshot_at = facts["changes"]
 
     _snapshot_at = 0
@@ -349,6 +350,7 @@ class MCHIndex:
                     "codes": self._table.n_codes,
                     "key": self._position.key,
                     "gone": self._position.gone,
+                    "keys": self._position.keys,
                     "changes": changes,
                 }
             )

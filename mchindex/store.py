@@ -109,6 +109,7 @@ class _State(NamedTuple):
     images: int = 0
     key: int = 0  # the last one given
     gone: int = 0  # removals so far
+    keys: int = 0  # the sum of all images' keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class Position:
 
     key: int = 0  # the last image taken in
     gone: int = 0  # the last removal
+    keys: int = 0  # the sum of the keys of the images that it has
 
 
 @dataclass
@@ -359,7 +361,9 @@ class Store:
             f"INSERT INTO images ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
             (_values(row, key) for key, row in enumerate(rows, state.key + 1)),
         )
-        self._set_state(db, _State(state.images + len(rows), state.key + len(rows), state.gone))
+        last = state.key + len(rows)
+        keys = state.keys + sum(range(state.key + 1, last + 1))
+        self._set_state(db, _State(state.images + len(rows), last, state.gone, keys))
 
     def next_id(self) -> int:
         """The smallest integer above all integers that are ids: 0 at first."""
@@ -386,7 +390,10 @@ class Store:
                 for seq, (id_, k) in enumerate(known.items(), state.gone + 1)
             ],
         )
-        state = _State(state.images - len(known), state.key, state.gone + len(known))
+        state = _State(
+            state.images - len(known), state.key, state.gone + len(known),
+            state.keys - sum(k.key for k in known.values()),
+        )  # fmt: skip
         self._set_state(db, state)
         return state
 
@@ -481,9 +488,9 @@ class Store:
 
     def each(self) -> Iterator[Row]:
         """All images in the order in which they came."""
-        last = count = 0
-        with self.one_state():
-            version, images = self.version(), len(self)
+        last = count = total = 0
+        with self.one_state(), self._reading() as db:
+            version, state = self.version(), self._state(db)
         while True:
             with self._reading() as db:
                 query = f"SELECT {_COLUMNS} FROM images WHERE key > ? ORDER BY key LIMIT 1000"
@@ -493,8 +500,9 @@ class Store:
             yield from part
             last = part[-1].key
             count += len(part)
-        if count != images and version == self.version():
-            raise StoreDamagedError(f"{self.name} is damaged: it has {count} of {images} images")
+            total += sum(row.key for row in part)
+        if (count, total) != (state.images, state.keys) and version == self.version():
+            raise self._lacking()
 
     def salvage(self) -> Iterator[Row | None]:
         """All images that can still be read, and None for each that cannot."""
@@ -596,7 +604,7 @@ class Store:
         """What was committed since a position, as one state: removals, and entries in parts."""
         with self.one_state(), self._reading() as db:
             state = self._state(db)
-            change = Change(Position(state.key, state.gone), state.images)
+            change = Change(Position(state.key, state.gone, state.keys), state.images)
             # A table that is ahead stands at something that the store has lost.
             change.again = at.gone < self._trimmed(db) or at.gone > state.gone or at.key > state.key
             if at.key and not change.again:
@@ -604,12 +612,20 @@ class Store:
 
             def parts() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
                 start = 0 if change.again else at.key
+                keys = 0 if change.again else at.keys
+                keys -= int(change.removed[change.removed <= start].sum())
                 query = "SELECT key, codes FROM images WHERE key > ? ORDER BY key"
                 cursor = db.execute(query, (start,))
                 while rows := cursor.fetchmany(CHUNK):
                     yield unpack_codes([key for key, _ in rows], [c for _, c in rows], bits)
+                    keys += sum(key for key, _ in rows)
+                if keys != state.keys:
+                    raise self._lacking()
 
             yield change, parts()
+
+    def _lacking(self) -> StoreDamagedError:
+        return StoreDamagedError(f"{self.name} is damaged: it lacks images")
 
     def _trimmed(self, db: sqlite3.Connection) -> int:
         """How many removals were forgotten."""

@@ -1,6 +1,6 @@
 """A model that costs next to nothing, pictures for it, and indexes compared with fresh ones."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -86,10 +86,9 @@ def answers(index: MCHIndex, queries: NDArray[np.uint8], k: int = 10, **limits: 
     ]
 
 
-def fresh(images: Iterable[Stored], bits: int, names: Sequence[str]) -> MCHIndex:
+def fresh(images: Iterable[Stored], bits: int, numbers: Mapping[str, int]) -> MCHIndex:
     """An index in memory, built in one go of the same images in the same order."""
     index = MCHIndex(bits=bits)
-    numbers = {name: i for i, name in enumerate(names)}
     ids: list[Any] = []
     codes: list[NDArray[np.uint8]] = []
     regions: list[int] = []
@@ -107,17 +106,16 @@ def assert_as_fresh(index: MCHIndex, seed: int = 0, queries: int = 8) -> None:
     images = list(index.images())
     assert len(index) == len(images)
     assert [image.id for image in images] == list(index)
-    names = index.stats()["regions"] or ["whole", *(f"region {i}" for i in range(1, 256))]
+    names = ["whole", *(f"region {i}" for i in range(1, 256))]
+    names[: len(index.stats()["regions"])] = index.stats()["regions"]
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 256, (queries, index.bits // 8), np.uint8)
     if images:
         some = [images[i].codes[0] for i in rng.integers(len(images), size=queries // 2)]
         codes[: len(some)] = some
-    with fresh(images, index.bits, names) as other:
+    with fresh(images, index.bits, {name: i for i, name in enumerate(names)}) as other:
         assert len(other) == len(index)
         mine, theirs = answers(index, codes), answers(other, codes)
-    # Without a model a region has only a number.
+    # The other one has no model that would name its regions.
     called = {f"region {i}": name for i, name in enumerate(names)} | {"whole": "whole"}
-    assert mine == [
-        ([(i, d, called.get(r, r)) for i, d, r in hits], *rest) for hits, *rest in theirs
-    ]
+    assert mine == [([(i, d, called[r]) for i, d, r in hits], *rest) for hits, *rest in theirs]
