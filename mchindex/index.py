@@ -72,7 +72,8 @@ class Failure:
 
 @dataclass
 class Added(Sequence[Id]):
-    """What `add` did. As a sequence: the ids of all images given that are in the index now."""
+    """What `add` did. As a sequence: the ids of all images given that are in the index now, in the
+    order in which they were given."""
 
     added: list[Id] = field(default_factory=list)
     replaced: list[Id] = field(default_factory=list)
@@ -537,7 +538,6 @@ class MCHIndex:
                 if new:
                     touched[item.id] = new
                 result.skipped.append(item.id)
-                result._ids.append(item.id)
         if touched:
             self._store.touch(touched)
         stored = list(dict.fromkeys(row.id for row in rows))
@@ -546,7 +546,9 @@ class MCHIndex:
             self.refresh()
             for id_ in stored:
                 (result.replaced if id_ in replaced else result.added).append(id_)
-            result._ids += stored
+        result._ids += [
+            item.id for item, _ in pending if item.error is None and item.id is not None
+        ]
         result.failed += failed
         return stored, failed
 

@@ -58,8 +58,6 @@ class Item:
     def load(self, least: int | None, known_hash: bytes | None = None) -> Picture | None:
         """The picture, or None: `error` says why, or `hash` is the one that is known already."""
         try:
-            if self.source is None:
-                return None
             if self.path is None:
                 return self._in_memory(known_hash)
             data = self._read()
@@ -80,7 +78,6 @@ class Item:
         return picture
 
     def _in_memory(self, known_hash: bytes | None) -> Picture | None:
-        assert self.source is not None
         image = open_rgb(self.source)
         total = hashlib.sha256(f"{image.size}".encode())
         total.update(image.tobytes())

@@ -372,6 +372,8 @@ class Store:
             found = db.execute(
                 "SELECT id FROM images WHERE id < '' ORDER BY id DESC LIMIT 1"
             ).fetchone()
+        if found and found[0] == 2**63 - 1:
+            raise ValueError("no integer is left to number images by: give ids")
         return max(0, 1 + found[0]) if found else 0
 
     def remove(self, ids: Sequence[Id]) -> int:
