@@ -152,6 +152,7 @@ def _upright_rgb(image: Image.Image, size: tuple[int, int]) -> Picture:
     except Exception:  # damaged EXIF data are common, and no reason to refuse a sound picture
         turn = None
     rgb = _rgb(image)
+    rgb.info = {}  # who reads this picture again must not turn it again
     if turn is None:
         return Picture(rgb, size)
     return Picture(rgb.transpose(turn), size[::-1] if turn in _LYING else size)

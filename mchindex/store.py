@@ -195,6 +195,8 @@ def _named(where: str) -> Iterator[None]:
         if code in _OUTSIDE:
             raise StoreError(f"{where}: {error}") from error
         raise StoreDamagedError(f"{where} is damaged: {error}") from error
+    except UnicodeDecodeError as error:  # an error message that quotes a damaged schema
+        raise StoreDamagedError(f"{where} is damaged: {error}") from error
 
 
 # Not the file's fault but its surroundings'.
@@ -586,7 +588,7 @@ class Store:
                 self._reads -= 1
                 if self._reads == 0 and self._read.in_transaction:
                     with _named(self.name):
-                        self._read.execute("COMMIT")
+                        self._read.execute("ROLLBACK")  # of a damaged file, a COMMIT fails
 
     def removed(self, since: int) -> NDArray[np.int64]:
         """Keys of the images removed after that many removals."""

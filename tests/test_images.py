@@ -55,7 +55,9 @@ def test_exif_rotation(orientation: int, kind: str) -> None:
     stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](upright)))
     exif = Image.Exif()
     exif[0x0112] = orientation
-    np.testing.assert_array_equal(pixels(open_rgb(encoded(stored, kind, exif=exif))), upright)
+    once = open_rgb(encoded(stored, kind, exif=exif))
+    np.testing.assert_array_equal(pixels(once), upright)
+    np.testing.assert_array_equal(pixels(open_rgb(once)), upright)  # it is not turned twice
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
