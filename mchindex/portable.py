@@ -364,6 +364,8 @@ def _row_of(record: Any, header: Header) -> Row:
     missing = {"id", "codes"} - record.keys()
     if missing:
         raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
+    if record.get("path") == "":  # which the store takes for the id
+        raise ValueError("'path' cannot be empty")
     hash_ = _typed(record, "hash", str)
     metadata = _typed(record, "metadata", dict)
     return Row(
