@@ -162,6 +162,7 @@ class MCHIndex:
         self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
         self._closed = False
         try:
+            self._store.check_schema()
             self._facts = self._settle(model, bits)
             self.bits: int = self._facts["bits"]
             names, boxes = self._facts["names"], self._facts["boxes"]

@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
@@ -155,7 +156,7 @@ def unpack_codes(
 
 def _sound(key: int, blob: Any) -> bool:
     """Whether packed codes, of whatever width, are as they were written."""
-    if not isinstance(blob, bytes) or len(blob) < 5:
+    if not isinstance(key, int) or not isinstance(blob, bytes) or len(blob) < 5:
         return False
     return blob[-4:] == crc32(blob[:-4], key & 0xFFFFFFFF).to_bytes(4, "little")
 
@@ -169,7 +170,8 @@ _COLUMNS = "key, id, path, size, time, hash, width, height, metadata, codes, crc
 
 def _row(values: tuple[Any, ...]) -> Row:
     key, id_, path, size, time_, hash_, width, height, metadata, codes, crc = values
-    if crc != _row_crc(key, id_, path, size, time_, hash_, width, height, metadata):
+    rest = (path, size, time_, hash_, width, height, metadata)
+    if not isinstance(key, int) or crc != _row_crc(key, id_, *rest):
         raise StoreDamagedError(f"the record of image number {key} is damaged")
     if path == "":
         path = str(id_)
@@ -266,6 +268,12 @@ class Store:
             raise ValueError(f"{self.name} is closed")
         if self._process != os.getpid():
             raise StoreError(f"{self.name} was opened before this process forked: open it again")
+
+    def check_schema(self) -> None:
+        """Refuses tables that were declared otherwise: from them a column may come as another."""
+        with self._reading() as db:
+            if _declared(db) != _schema():
+                raise StoreDamagedError(f"{self.name} is damaged: its tables are not as declared")
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -706,6 +714,18 @@ def _create(db: sqlite3.Connection) -> None:
     _set(db, "uuid", str(uuid.uuid4()))
     _set(db, "state", list(_State()))
     db.execute("COMMIT")
+
+
+def _declared(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
+    return list(db.execute(query))
+
+
+@cache
+def _schema() -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        _create(db)
+        return _declared(db)
 
 
 def _migrate(db: sqlite3.Connection) -> None:

@@ -12,7 +12,16 @@ from script import run_script
 README = Path(__file__).parents[1] / "README.md"
 
 
-LEARNING, SEARCHING = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+INDEXING, LEARNING, SEARCHING = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def test_the_index_example_runs(tmp_path: Path) -> None:
+    checks = (
+        "assert len(index) == 60 and hit.metadata == {'album': 'drawn'}\n"
+        "first = index.search('photos/7.jpg')[0]\n"
+        "assert (first.distance, first.path) == (0, str(Path('photos/7.jpg').absolute()))\n"
+    )
+    run_script(INDEXING + checks, folder=tmp_path)
 
 
 def test_the_model_example_runs(tmp_path: Path) -> None:

@@ -301,6 +301,8 @@ def changed(folder: Path, *statements: str) -> None:
         "DROP TABLE images",
         "DROP TABLE meta",
         "ALTER TABLE images RENAME COLUMN codes TO c",
+        "CREATE INDEX other ON images (path)",
+        "CREATE TRIGGER t AFTER INSERT ON images BEGIN DELETE FROM images; END",
     ],
 )
 @pytest.mark.parametrize("snapshot", [True, False], ids=["snapshot", "none"])
