@@ -250,6 +250,10 @@ def _found(found: Found) -> Markup:
 
 
 def counted(number: int, what: str) -> str:
+    """1 bucket, 2,300 buckets, 2.9 · 10¹⁴ buckets."""
+    if number >= 10**7:
+        digits, power = f"{number:.1e}".split("e")
+        return f"{digits} · 10{str(int(power)).translate(_RAISED)} {what}s"
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
@@ -300,7 +304,8 @@ def scenes_page(demo: ScenesDemo) -> str:
             "p",
             "Below a hit: its Hamming distance from the query, and the region whose code was "
             "nearest, framed; 0 means the same bucket. In brackets is the distance of the same "
-            "image's code as a whole, which is all that the base has.",
+            "image's code as a whole, which is all that the base has; of equal distances, the "
+            "bucket that is visited first counts.",
             class_="faint",
         ),
         rows_of(demo.shown),
@@ -322,7 +327,8 @@ def photos_page(demo: PhotosDemo) -> str:
         tag(
             "p",
             "Below a hit: its Hamming distance from the query, and the region whose code was "
-            "nearest, framed; in brackets the distance of the same picture's code as a whole. "
+            "nearest, framed; in brackets the distance of the same picture's code as a whole (of "
+            "equal distances, the bucket that is visited first counts). "
             "There are no labels here, so nothing says which hits are right: judge by eye.",
             class_="faint",
         ),

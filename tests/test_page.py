@@ -12,7 +12,7 @@ from PIL import Image
 from mchindex.demo import Found, PhotosDemo, Reach, Shown
 from mchindex.hits import Hit
 from mchindex.index import Failure
-from mchindex.page import SIDE, VOID, photos_page, picture, plot, tag, thumbnail
+from mchindex.page import SIDE, VOID, counted, photos_page, picture, plot, tag, thumbnail
 from pictures import picture as noise
 
 AWKWARD = "<u>&amp;\"'<main>.jpg"
@@ -133,6 +133,12 @@ def test_the_plot_has_a_log_axis() -> None:
     assert (float(str(dotted[0]["x1"])), float(str(dotted[0]["x2"]))) == (x0, x1)
     for label in ("1", "10", "100", "1,000", "0.4", "buckets visited"):
         assert label in read.text
+
+
+def test_counts_of_buckets() -> None:
+    assert counted(1, "bucket") == "1 bucket"
+    assert counted(2300, "bucket") == "2,300 buckets"
+    assert counted(289_514_854_439_386, "bucket") == "2.9 · 10¹⁴ buckets"
 
 
 def test_the_plot_of_one_bucket() -> None:
