@@ -116,10 +116,10 @@ def _rows(store: Store, bits: int, snapshot: _Snapshot, found: Verified) -> None
             )
     if found.unreadable:
         found.problems.append(
-            f"{found.unreadable:,} images cannot be read or are not as they were written"
+            f"images that cannot be read or are not as they were written: {found.unreadable:,}"
         )
     if found.missing:
-        found.notes.append(f"the files of {found.missing:,} images are gone")
+        found.notes.append(f"images whose files are gone: {found.missing:,}")
 
 
 def _batches(rows: Iterator[Row | None]) -> Iterator[list[Row | None]]:

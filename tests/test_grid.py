@@ -92,7 +92,7 @@ def test_several_below_each_other(tmp_path: Path) -> None:
     assert count(both, RED) == 2 * count(grids[0], RED)
 
 
-@pytest.mark.parametrize("options", [{"columns": 0}, {"tile": 0}])
-def test_sizes_that_cannot_be(options: dict[str, int]) -> None:
+@pytest.mark.parametrize(("columns", "tile"), [(0, 180), (5, 31)])
+def test_sizes_that_cannot_be(columns: int, tile: int) -> None:
     with pytest.raises(ValueError, match="at least"):
-        draw_grid(flat(RED), [], **options)
+        draw_grid(flat(RED), [], columns, tile)

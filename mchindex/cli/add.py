@@ -124,7 +124,7 @@ def add(
             ) from None
         took, images = time.monotonic() - began, len(opened)
     if unused := notes.unused():
-        say(f"warning: {show.number(unused, 'line')} of {metadata_file} are of no image given here")
+        say(f"warning: lines of {metadata_file} of no image given here: {unused:,}")
     done = len(result) + len(result.failed)
     facts = {
         "index": str(index),
