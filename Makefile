@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi') CMakeLists.txt pyproject.toml
+SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -path '*/shipped/*' -type f) CMakeLists.txt pyproject.toml
 
 .PHONY: demo test slow check format sanitize bench wheel clean
 .DELETE_ON_ERROR:

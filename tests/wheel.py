@@ -1,8 +1,13 @@
-"""Run with an installed wheel, away from the sources: it searches, and imports little."""
+"""Run with an installed wheel, away from the sources and beside the README.
 
+It searches, imports little, and the README's first example runs as printed.
+"""
+
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -26,7 +31,16 @@ hits = table.search(codes[:10], k=3)
 assert hits.ids[:, 0].tolist() == list(range(10)), hits.ids
 assert hits.distances[:, 0].tolist() == [0] * 10
 assert "torch" not in sys.modules
-subprocess.run([f"{sys.prefix}/bin/mch", "--version"], check=True)
-subprocess.run([f"{sys.prefix}/bin/mch", "methods"], check=True, stdout=subprocess.DEVNULL)
+mch = f"{sys.prefix}/bin/mch"
+subprocess.run([mch, "--version"], check=True)
+subprocess.run([mch, "methods"], check=True, stdout=subprocess.DEVNULL)
+example = re.findall(r"```python\n(.*?)```", Path("README.md").read_text("utf-8"), re.DOTALL)[0]
+done = subprocess.run([sys.executable, "-c", example], check=True, capture_output=True, text=True)
+lines = done.stdout.splitlines()
+assert lines[0].startswith("60 added") and len(lines) == 6, done.stdout
+subprocess.run([mch, "add", "photos"], check=True)  # nothing is new
+subprocess.run([mch, "search", "photos/7.jpg", "-k", "3", "--out", "hits.png"], check=True)
+subprocess.run([mch, "verify"], check=True)
+subprocess.run([mch, "models"], check=True)
 print(f"mchindex {mchindex.__version__} in {mchindex.__file__} searches.")
 print(f"import: {seconds('import mchindex'):.2f} s, numpy alone {seconds('import numpy'):.2f} s")
