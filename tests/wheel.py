@@ -37,7 +37,8 @@ subprocess.run([mch, "methods"], check=True, stdout=subprocess.DEVNULL)
 example = re.findall(r"```python\n(.*?)```", Path("README.md").read_text("utf-8"), re.DOTALL)[0]
 done = subprocess.run([sys.executable, "-c", example], check=True, capture_output=True, text=True)
 lines = done.stdout.splitlines()
-assert lines[0].startswith("60 added") and len(lines) == 6, done.stdout
+assert lines[0].startswith("60 added"), done.stdout
+assert len(lines) == 6, done.stdout
 subprocess.run([mch, "add", "photos"], check=True)  # nothing is new
 subprocess.run([mch, "search", "photos/7.jpg", "-k", "3", "--out", "hits.png"], check=True)
 subprocess.run([mch, "verify"], check=True)
