@@ -192,12 +192,14 @@ def test_a_power_that_is_none(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("setting", ["gamma", "min_distance"])
 def test_dchs_scale_and_least_distance_are_above_0(setting: str) -> None:
     for value in (0.0, -1.0, math.nan):
+        changes: dict[str, Any] = {setting: value}
         with pytest.raises(ValueError, match=f"{setting} is above 0"):
-            create("dch", **{setting: value})
+            create("dch", **changes)
 
 
 def test_features_may_be_flattened_by_a_power() -> None:
-    method, plain = (fitted("dch", power=power, hidden=0) for power in (0.5, 1.0))
+    method: Any = fitted("dch", power=0.5, hidden=0)
+    plain: Any = fitted("dch", hidden=0)
     x = TRAIN.array[:, 0].float()
     rooted = np.sign(x.numpy()) * np.sqrt(np.abs(x.numpy()))
     want = (rooted - rooted.mean(0)) / method.std.numpy()
