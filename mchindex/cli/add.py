@@ -108,7 +108,7 @@ def add(
     use_threads(threads)
     with MCHIndex.open(index, model, wait=wait, device=device) as opened:
         try:
-            _ = opened.model  # loaded before the clock starts
+            _ = opened.model.extractor  # made ready before the clock starts
             began = time.monotonic()
             result = opened.add(
                 paths,
@@ -256,7 +256,11 @@ class _Lines:
         left = ""
         if step.total is not None and speed:
             left = f", {show.seconds((step.total - step.done) / speed, exact=False)} left"
-        print(f"{step.done:,}{of} images, {speed:,.0f} images/s{left}", file=sys.stderr, flush=True)
+        print(f"{step.done:,}{of} images, {_speed(speed)}{left}", file=sys.stderr, flush=True)
+
+
+def _speed(speed: float) -> str:
+    return f"{speed:,.0f} images/s" if speed >= 10 else f"{speed:.1f} images/s"
 
 
 def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
@@ -276,7 +280,7 @@ def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
     ]
     if result.failed:
         counts.append(f"[red]{facts['failed']:,} failed[/]")
-    speed = f"{facts['images_per_second']:,.0f} images/s"
+    speed = _speed(facts["images_per_second"])
     console.print(f"{', '.join(counts)} in {show.seconds(facts['seconds'])} ({speed})")
     shown = result.failed if verbose else result.failed[:SHOWN]
     for failure in shown:

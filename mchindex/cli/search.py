@@ -125,7 +125,7 @@ def search(
             if as_json:
                 typer.echo(json.dumps(one.to_json(), ensure_ascii=False))
             else:
-                _print(one, many=len(queries or []) > 1)
+                _print(one, titled=len(queries or []) > 1)
             if out is not None or show_it:
                 grids.append(one.draw(opened, columns))
         if not found_any and not len(opened):
@@ -222,11 +222,11 @@ def read_box(text: str) -> tuple[float, float, float, float]:
     return x0, y0, x1, y1
 
 
-def _print(answer: _Answer, many: bool) -> None:
+def _print(answer: _Answer, titled: bool) -> None:
     from rich.markup import escape
 
     console, hits = show.output(show.LONG_WIDTH), answer.hits
-    if many:
+    if titled:
         console.print(f"\n[bold]{escape(str(answer.query))}[/]", soft_wrap=True)
     if not len(hits):
         console.print("nothing found")
@@ -240,7 +240,9 @@ def _print(answer: _Answer, many: bool) -> None:
         table.add_row(str(place), str(hit.distance), hit.region, *shown)
     console.print(table)
     cut = "" if hits.exact else ", cut short by --max-buckets"
-    buckets = show.number(hits.buckets, "bucket")
+    # Far from all codes, the empty buckets on the way are more than anybody wants to read.
+    many = hits.buckets >= 10**9
+    buckets = f"{hits.buckets:.1e} buckets" if many else show.number(hits.buckets, "bucket")
     console.print(f"[dim]{buckets} visited, up to radius {hits.radius}{cut}[/]")
 
 
