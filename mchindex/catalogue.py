@@ -56,9 +56,10 @@ def listed(*more: Path) -> Iterator[Listed]:
                 continue  # somebody else's config.json
 
 
-def ships(fingerprint: str) -> bool:
-    """Whether a model with this fingerprint comes with mchindex."""
-    return any(m.ships and m.config["fingerprint"] == fingerprint for m in listed())
+def shipped_name(fingerprint: str) -> str | None:
+    """The name of the model with this fingerprint, if it comes with mchindex."""
+    same = (m.name for m in listed() if m.ships and m.config["fingerprint"] == fingerprint)
+    return next(same, None)
 
 
 def names() -> list[str]:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from mchindex._core import BucketTable, SnapshotError
-from mchindex.catalogue import ships
+from mchindex.catalogue import shipped_name
 from mchindex.hits import Answers, Hit, Hits, PixelBox
 from mchindex.images import read_picture
 from mchindex.regions import WHOLE, Box, Layout, in_pixels
@@ -232,7 +232,7 @@ class MCHIndex:
         return {
             "bits": self._model.bits,
             "fingerprint": self._model.fingerprint,
-            "name": model if isinstance(model, str) else DEFAULT_MODEL if model is None else None,
+            "name": shipped_name(self._model.fingerprint) or _name_of(model),
             "names": list(layout.names),
             "boxes": [list(box) for box in layout.boxes],
         }
@@ -249,7 +249,7 @@ class MCHIndex:
         folder = self._store.folder
         if folder is None or self._model is None:
             return
-        if not ships(self._model.fingerprint):
+        if shipped_name(self._model.fingerprint) is None:
             self._model.save(folder / MODEL_FOLDER)
 
     def _check(self, facts: dict[str, Any], model: MCHModel | str | os.PathLike[str]) -> None:
@@ -921,6 +921,13 @@ def _entries(encoded: Any, bits: int) -> list[bytes]:
     entries["keep"] = encoded.keep[encoded.images, encoded.regions]
     ends = np.searchsorted(encoded.images, np.arange(len(encoded.kept) + 1))
     return [entries[a:b].tobytes() for a, b in itertools.pairwise(ends)]
+
+
+def _name_of(model: Any) -> str | None:
+    """What a person calls a model that was given by its folder."""
+    return (
+        os.path.basename(os.path.abspath(model)) if isinstance(model, (str, os.PathLike)) else None
+    )
 
 
 def _json_of(metadata: Metadata | None) -> str | None:

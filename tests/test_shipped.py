@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mchindex import MCHIndex
-from mchindex.catalogue import SHIPPED, find, listed, ships
+from mchindex.catalogue import SHIPPED, find, listed, shipped_name
 from mchindex.datasets.scenes import SceneSource
 from mchindex.models import MCHModel, ModelError
 
@@ -25,7 +25,7 @@ def test_a_model_that_ships(name: str) -> None:
     model = MCHModel.load(name, device="cpu")
     assert model.bits == int(name.removeprefix("coco-"))
     assert model.mode == "pooled"  # one pass an image
-    assert ships(model.fingerprint)
+    assert shipped_name(model.fingerprint) == name
     encoded = model.encode(PICTURES)
     assert set(encoded.images.tolist()) == set(range(len(PICTURES)))
     every = MCHModel.load(name, device="cpu", xi=0.0).encode(PICTURES)
@@ -60,6 +60,13 @@ def test_an_index_takes_coco_64_and_copies_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "a.mch" / "model").exists()
     with MCHIndex.open(tmp_path / "a.mch") as again:
         assert again.search(PICTURES[5], k=1)[0].id == 5
+
+
+def test_a_model_that_ships_is_known_by_whatever_path(tmp_path: Path) -> None:
+    with MCHIndex.open(tmp_path / "a.mch", model=SHIPPED / "coco-32") as index:
+        assert index.stats()["model"] == "coco-32"
+    with MCHIndex.open(tmp_path / "a.mch") as again:
+        assert again.model.bits == 32
 
 
 def test_a_folder_of_the_users_own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
