@@ -54,6 +54,9 @@ SNAPSHOT_AFTER = 5_000  # codes that an opening may have to read one by one
 T = TypeVar("T")
 
 
+_FILE = (None,) * 5  # what images by codes have none of: size, time, hash, width, height
+
+
 class ModelMismatchError(StoreError):
     """The index was filled by another model."""
 
@@ -303,8 +306,10 @@ class MCHIndex:
         try:
             with self._store.changes(self._position, self.bits) as (change, parts):
                 table = BucketTable(self.bits) if change.again else self._table
+                read = 0
                 for keys, entries in parts:
                     table.add(keys, entries["code"], entries["region"])
+                    read += len(keys)
             if len(change.removed):
                 table.remove(change.removed)
             if len(table) != change.images:
@@ -312,10 +317,32 @@ class MCHIndex:
                     f"{self._store.name} is damaged: {len(table)} of {change.images} images are "
                     "left"
                 )
+            if read > max(SNAPSHOT_AFTER, table.n_codes // 2):
+                table.optimize()  # most of it is new: in one piece it is searched faster
             # Only now: what failed half-way is done again from the start, which does no harm.
             self._table, self._position, self._seen = table, change.to, version
         finally:
             self._moves += 1
+
+    def _take_in(
+        self, at: Position, images: NDArray[np.int64], count: int, entries: NDArray[Any]
+    ) -> None:
+        """What `_follow` would read, from memory: new images, numbered from 0, and their codes.
+
+        Only by the writer, whose table was up to date, at `at`, before it stored them.
+        """
+        with self._lock:
+            if self._position is not at:
+                return  # a search in another thread has read them already
+            keys = at.key + 1 + images
+            self._moves += 1
+            try:
+                self._table.add(keys, entries["code"], entries["region"])
+                total = at.keys + sum(range(at.key + 1, at.key + 1 + count))
+                self._position = Position(at.key + count, at.gone, total)
+                self._seen = self._store.version()
+            finally:
+                self._moves += 1
 
     def _open_snapshot(self) -> None:
         """Starts from the last snapshot of the table, if it is sound and of this store."""
@@ -341,6 +368,7 @@ class MCHIndex:
             return
         if folder is not None:
             file = f"{TABLE}{uuid.uuid4().hex[:12]}.snapshot"
+            self._table.optimize()
             try:
                 self._table.save(folder / file)
             except OSError:
@@ -591,9 +619,15 @@ class MCHIndex:
             raw, cuts = entries.tobytes(), ends.tolist()
             for start in range(0, len(names), BULK):
                 part = range(start, min(start + BULK, len(names)))
-                self._store.insert(
-                    [Row(names[i], raw[cuts[i] : cuts[i + 1]], metadata=notes[i]) for i in part]
-                )
+                rows = [
+                    Row(names[i], raw[cuts[i] : cuts[i + 1]], None, *_FILE, notes[i]) for i in part
+                ]
+                self.refresh()
+                at = self._position
+                if not self._store.insert(rows):
+                    size = entries.itemsize
+                    some = slice(cuts[start] // size, cuts[part.stop] // size)
+                    self._take_in(at, where[some] - start, len(part), entries[some])
                 self.refresh()
         return len(names)
 
@@ -973,7 +1007,9 @@ def _distinct(ids: Any) -> tuple[list[Id], NDArray[np.int64]]:
         rank = np.empty(len(names), np.int64)
         order = np.argsort(first, kind="stable")
         rank[order] = np.arange(len(names))
-        return [check_id(i) for i in names[order].tolist()], rank[where.reshape(-1)]
+        if len(names):
+            check_id(names[-1])  # the largest
+        return names[order].tolist(), rank[where.reshape(-1)]
     if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1:
         raise TypeError("ids are given one a code, in a list or an array")
     place: dict[Id, int] = {}

@@ -168,6 +168,9 @@ def _several(images: Any) -> Iterable[Any]:
 
 def check_id(id: Any) -> Id:
     """As it is stored: text or a 64-bit integer."""
+    if type(id) is str:
+        _check_text(id)
+        return id
     if isinstance(id, np.integer):
         id = int(id)
     if isinstance(id, np.str_):
@@ -184,6 +187,8 @@ def check_id(id: Any) -> Id:
 
 
 def _check_text(text: str) -> None:
+    if text.isascii() and "\0" not in text:
+        return
     try:
         text.encode()
     except UnicodeEncodeError:

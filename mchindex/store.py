@@ -77,8 +77,7 @@ class StoreBusyError(StoreError):
     """Another process is writing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """An image as it is stored."""
 
     id: Id
@@ -146,23 +145,31 @@ def unpack_codes(
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The images' keys, one an entry, and the entries; refuses what is damaged."""
     kind = code_type(bits)
-    for key, blob in zip(keys, blobs, strict=True):
-        if not _sound(key, blob) or len(blob) % kind.itemsize != 4 % kind.itemsize:
-            raise StoreDamagedError(f"the codes of image number {key} are damaged")
-    counts = np.array([len(b) // kind.itemsize for b in blobs], np.int64)
+    of = np.array(keys, np.int64)
+    sound = [_sound(key, blob) for key, blob in zip(keys, blobs, strict=True)]
+    if not all(sound):
+        raise StoreDamagedError(f"the codes of image number {keys[sound.index(False)]} are damaged")
+    counts, rest = np.divmod(np.fromiter(map(len, blobs), np.int64, len(blobs)) - 4, kind.itemsize)
+    if rest.any():
+        raise StoreDamagedError(f"the codes of image number {of[rest.argmax()]} are damaged")
     entries = np.frombuffer(b"".join([b[:-4] for b in blobs]), kind)
-    return np.repeat(np.array(keys, np.int64), counts), entries
+    return np.repeat(of, counts), entries
 
 
 def _sound(key: int, blob: Any) -> bool:
     """Whether packed codes, of whatever width, are as they were written."""
-    if not isinstance(key, int) or not isinstance(blob, bytes) or len(blob) < 5:
+    if type(blob) is not bytes or type(key) is not int or len(blob) < 5:
         return False
-    return blob[-4:] == crc32(blob[:-4], key & 0xFFFFFFFF).to_bytes(4, "little")
+    return int.from_bytes(blob[-4:], "little") == crc32(blob[:-4], key & 0xFFFFFFFF)
 
 
 def _row_crc(key: int, id: Id, *rest: Any) -> int:
-    return crc32(f"{key}|{id!r}|{rest!r}".encode("utf-8", "surrogatepass"))
+    words = _NOTHING if rest == _NONE else repr(rest)  # of images by their codes only, in bulk
+    return crc32(f"{key}|{id!r}|{words}".encode("utf-8", "surrogatepass"))
+
+
+_NONE = (None,) * 7
+_NOTHING = repr(_NONE)
 
 
 _COLUMNS = "key, id, path, size, time, hash, width, height, metadata, codes, crc"
@@ -179,9 +186,10 @@ def _row(values: tuple[Any, ...]) -> Row:
 
 
 def _values(row: Row, key: int) -> tuple[Any, ...]:
-    path = "" if row.path is not None and row.path == row.id else row.path
-    rest = (path, row.size, row.time, row.hash, row.width, row.height, row.metadata)
-    return (key, row.id, *rest, pack_codes(key, row.codes), _row_crc(key, row.id, *rest))
+    id_, codes, path, *others, _ = row
+    if path is not None and path == id_:
+        path = ""
+    return (key, id_, path, *others, pack_codes(key, codes), _row_crc(key, id_, path, *others))
 
 
 @contextlib.contextmanager

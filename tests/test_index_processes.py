@@ -290,7 +290,9 @@ def test_forks(tmp_path: Path) -> None:
     parent = process("-W", "ignore", tmp_path / "fork.py", tmp_path / "i")
     out, error = parent.communicate()
     assert parent.returncode == 0, error
-    assert sorted(out.split()) == ["1", "3", "True"]
+    childs, parents, forked = sorted(out.split())
+    assert (parents, forked) == ("3", "True")
+    assert childs in "123"  # what the parent has committed by then
 
 
 INTERRUPT = """
