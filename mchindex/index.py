@@ -468,7 +468,8 @@ class MCHIndex:
         done = 0
         known: dict[int, Known | None] = {}  # by identity of the item, while it is under way
         under_way: Counter[Id] = Counter()
-        pending: list[tuple[Item, Row | None]] = []
+        pending: list[tuple[Item, bool]] = []  # and whether it could be loaded
+        features: list[NDArray[np.float16]] = []  # of those that could
         numbers: Iterator[int] | None = None
 
         def looked_up() -> Iterator[Item]:
@@ -509,7 +510,14 @@ class MCHIndex:
 
         def write() -> None:
             nonlocal last
-            ids, failed = self._write(pending, known, result)
+            # All codes of a batch at once: small steps of torch's get in the backbone's way.
+            codes = iter(self._coded(features))
+            stored = [
+                (item, self._row(item, known, codes) if loaded else None)
+                for item, loaded in pending
+            ]
+            features.clear()
+            ids, failed = self._write(stored, known, result)
             last = time.monotonic()
             under_way.subtract(item.id for item, _ in pending if item.id is not None)
             for id_ in [id_ for id_, n in under_way.items() if not n]:
@@ -521,26 +529,33 @@ class MCHIndex:
         stream = model.extractor.stream(looked_up(), load, len(boxes))
         with contextlib.closing(stream) as parts:  # type: ignore[type-var]
             for part in parts:
-                encoded = model.choose(model.regions_of(part.features))
-                rows = iter(_entries(encoded, self.bits))
                 for item, loaded in zip(part.sources, part.loaded, strict=True):
-                    row = None
-                    if loaded:
-                        assert item.id is not None
-                        its = known[id(item)]
-                        # A file that has changed keeps its metadata, unless others are given.
-                        old = its.metadata if its is not None and item.metadata is None else None
-                        row = Row(
-                            item.id, next(rows), item.path, item.size, item.time, item.hash,
-                            item.width, item.height, old or _metadata(item),
-                        )  # fmt: skip
                     item.source = None  # pictures are not kept beyond their batch
-                    pending.append((item, row))
+                    pending.append((item, loaded))
+                features.append(part.features)
                 done += len(part.sources)
                 if len(pending) >= batch or time.monotonic() - last > PATIENCE:
                     write()
         if pending or not done:
             write()
+
+    def _coded(self, features: Sequence[NDArray[np.float16]]) -> list[bytes]:
+        """Each image's codes as the store packs them."""
+        if not features:
+            return []
+        return _entries(
+            self.model.choose(self.model.regions_of(np.concatenate(features))), self.bits
+        )
+
+    def _row(self, item: Item, known: dict[int, Known | None], codes: Iterator[bytes]) -> Row:
+        assert item.id is not None
+        its = known[id(item)]
+        # A file that has changed keeps its metadata, unless others are given.
+        old = its.metadata if its is not None and item.metadata is None else None
+        return Row(
+            item.id, next(codes), item.path, item.size, item.time, item.hash,
+            item.width, item.height, old or _metadata(item),
+        )  # fmt: skip
 
     def _write(
         self,

@@ -162,19 +162,22 @@ class MCHModel:
         keep = np.zeros((n, regions), np.float32)
         keep[:, 0] = 1
         with torch.inference_mode():
-            for start in range(0, n, ROWS):
-                part = slice(start, start + ROWS)
-                x = self._float(torch.from_numpy(features[part, 0]))
-                f, b = self.method.features(x), self.method.codes(x)
-                codes[part, 0] = pack(b)
-                for r in range(1, regions):
-                    x_region = self._float(torch.from_numpy(features[part, r]))
-                    b_region = self.method.codes(x_region)
-                    codes[part, r] = pack(b_region)
-                    if self.policy is not None:
-                        f_region = self.method.features(x_region)
-                        probability = self.policy.keep(f, f_region, b, b_region)
-                        keep[part, r] = probability.cpu().numpy()
+            step = max(1, ROWS // regions)
+            for start in range(0, n, step):
+                part = slice(start, start + step)
+                x = self._float(torch.from_numpy(features[part]).flatten(0, 1))
+                b = self.method.codes(x).unflatten(0, (-1, regions))
+                codes[part] = pack(b)
+                if self.policy is None or regions == 1:
+                    continue
+                f = self.method.features(x).unflatten(0, (-1, regions))
+                whole_and_region = [
+                    side.flatten(0, 1)
+                    for both in (f, b)
+                    for side in (both[:, :1].expand(-1, regions - 1, -1), both[:, 1:])
+                ]
+                probability = self.policy.keep(*whole_and_region)
+                keep[part, 1:] = probability.unflatten(0, (-1, regions - 1)).cpu().numpy()
         return RegionCodes(codes, keep)
 
     def _float(self, x: Tensor) -> Tensor:
