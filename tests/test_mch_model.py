@@ -178,20 +178,21 @@ def test_the_policy_reads_the_whole_image_first_and_the_regions_in_their_order()
     class Recorder(Policy):
         def keep(self, *state: Tensor) -> Tensor:
             seen.append(state)
-            return torch.full((len(state[0]),), 0.1 * len(seen))
+            return torch.arange(len(state[0])) / 100
 
     model.policy = Recorder(model.method.feature_dim, 16)
     features = model.extractor(PICTURES, model.layout.array())
     found = model.regions_of(features)
     x = torch.from_numpy(features).float()
-    assert len(seen) == 5
-    for r, (f, f_region, b, b_region) in enumerate(seen, 1):
-        assert torch.equal(f, model.method.features(x[:, 0]))
-        assert torch.equal(b, model.method.codes(x[:, 0]))
-        assert torch.equal(f_region, model.method.features(x[:, r]))
-        assert torch.equal(b_region, model.method.codes(x[:, r]))
-        np.testing.assert_allclose(found.keep[:, r], 0.1 * r, rtol=1e-6)
-        np.testing.assert_array_equal(found.codes[:, r], pack(b_region))
+    ((f, f_region, b, b_region),) = (tuple(s.unflatten(0, (9, 5)) for s in part) for part in seen)
+    for r in range(1, 6):
+        assert torch.allclose(f[:, r - 1], model.method.features(x[:, 0]), atol=1e-5)
+        assert torch.equal(b[:, r - 1], model.method.codes(x[:, 0]))
+        assert torch.allclose(f_region[:, r - 1], model.method.features(x[:, r]), atol=1e-5)
+        assert torch.equal(b_region[:, r - 1], model.method.codes(x[:, r]))
+        np.testing.assert_array_equal(found.codes[:, r], pack(b_region[:, r - 1]))
+    np.testing.assert_allclose(found.keep[:, 1:].ravel(), np.arange(45) / 100, rtol=1e-6)
+    assert (found.keep[:, 0] == 1).all()
 
 
 def test_the_policy_is_set_to_use() -> None:
