@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 
 PathLike: TypeAlias = str | os.PathLike[str]
 # A tensor of torch's is an image, too; its type is not named here, so that torch is not needed.
@@ -53,7 +54,10 @@ def open_rgb(source: Source) -> Image.Image:
 
 def read_picture(source: Source, least: int | None = None) -> Picture:
     """As `open_rgb`; a JPEG may come in half its size, a quarter or an eighth, if each side of it
-    then still has `least` pixels: that is decoded much faster."""
+    then still has `least` pixels: that is decoded much faster. So may a Pillow image that was
+    opened from a file and is not loaded yet: it is the same picture as its file."""
+    if least is not None:
+        source = _file_of(source)
     if hasattr(source, "detach"):
         source = _of_tensor(source)
     if isinstance(source, np.ndarray):
@@ -101,6 +105,13 @@ def digest(source: PathLike | bytes) -> bytes:
         except OSError as error:
             raise ImageError(f"{path}: {error.strerror or error}") from error
     return hashlib.sha256(source).digest()
+
+
+def _file_of(source: Source) -> Source:
+    """The file of a picture that still is as it is on the disk; all else as it is."""
+    if isinstance(source, ImageFile) and source.tile and isinstance(source.filename, str):
+        return source.filename if os.path.isfile(source.filename) else source
+    return source
 
 
 def _of_tensor(tensor: Any) -> NDArray[Any]:

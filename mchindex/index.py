@@ -724,7 +724,7 @@ class MCHIndex:
         if isinstance(region, str):
             raise TypeError("a region of a query is a box (x0, y0, x1, y1) in pixels")
         single = one_image(query)
-        least = self.model.least
+        least = self.model.least if region is None else None  # of a part every pixel may count
         pictures = []
         for image in [query] if single else query:
             picture = read_picture(image, least)

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from mchindex.images import ImageError, digest, open_rgb
+from mchindex.images import ImageError, digest, open_rgb, read_picture
 from pictures import encoded, picture
 
 
@@ -190,3 +190,40 @@ def test_digest(tmp_path: Path) -> None:
     assert digest(tmp_path / "a") == digest(b"abc") == hashlib.sha256(b"abc").digest()
     with pytest.raises(ImageError, match="none"):
         digest(tmp_path / "none")
+
+
+# Large JPEG files, decoded at a part of their size.
+
+
+def test_a_large_jpeg_may_come_smaller_and_says_how_large_it_is(tmp_path: Path) -> None:
+    large = picture(1, 8, 6).resize((800, 600), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lying
+    large.save(tmp_path / "flat.jpg", quality=95)
+    large.save(tmp_path / "lying.jpg", quality=95, exif=exif)
+    large.save(tmp_path / "flat.png")
+    for least, size in ((100, (134, 100)), (150, (200, 150)), (151, (400, 300)), (700, (800, 600))):
+        image, whole = read_picture(tmp_path / "flat.jpg", least)
+        if least != 100:  # a part between a quarter and an eighth depends on the decoder
+            assert image.size == size
+        assert min(image.size) >= min(least, 600)
+        assert whole == (800, 600)
+        small = large.resize(image.size, Image.Resampling.BOX)
+        assert np.abs(pixels(image).astype(int) - np.asarray(small)).mean() < 3
+    image, whole = read_picture(tmp_path / "lying.jpg", 150)
+    assert (image.size, whole) == ((150, 200), (600, 800))
+    assert read_picture(tmp_path / "flat.png", 100).image.size == (800, 600)
+
+
+def test_an_image_not_loaded_yet_is_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    picture(2, 8, 6).resize((800, 600)).save(path)
+    want = pixels(read_picture(path, 150).image)
+    with Image.open(path) as opened:
+        np.testing.assert_array_equal(pixels(read_picture(opened, 150).image), want)
+        opened.load()
+        assert read_picture(opened, 150).image.size == (800, 600)
+    changed = Image.open(path)
+    changed.putpixel((0, 0), (1, 2, 3))
+    assert read_picture(changed, 150).image.getpixel((0, 0)) == (1, 2, 3)
+    changed.close()

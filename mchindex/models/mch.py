@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -122,13 +123,13 @@ class MCHModel:
 
     @property
     def least(self) -> int:
-        """Pixels a side that a picture must have for its regions to lose nothing by shrinking it.
+        """Pixels a side that a picture needs for no region to be enlarged.
 
-        With four times of what the backbone takes in, a JPEG decoded at a part of its size gives
-        the same codes as one decoded whole.
+        JPEG files are decoded at a half, a quarter or an eighth of their size where that leaves as
+        much. The same picture given as an array, decoded whole, may differ in a bit or two.
         """
         sides = self.layout.array() if self.mode == "crops" else np.array([WHOLE])
-        return round(4 * self.backbone.size / float((sides[:, 2:] - sides[:, :2]).min()))
+        return math.ceil(self.backbone.size / float((sides[:, 2:] - sides[:, :2]).min()))
 
     @property
     def extractor(self) -> Extractor:
