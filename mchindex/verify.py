@@ -225,7 +225,7 @@ def _model(folder: Path, facts: dict[str, Any], load: bool, found: Verified) -> 
         from mchindex.models import MCHModel, ModelError
 
         try:
-            MCHModel.load(own, device="cpu")
+            MCHModel.load(own)
         except ModelError as error:
             found.problems.append(str(error))
 

@@ -536,7 +536,7 @@ def test_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
         ("--cache x --no-cache", "give one of them"),
         ("--split nonsense.json", "nonsense.json is missing"),
         ("--weights nonsense.pth", "nonsense.pth: No such file"),
-        ("--backbone alexnet", "crops"),
+        ("--backbone alexnet --regions pooled", "crops"),
         ("--method itq --finetune", "can be fine-tuned"),
         ("--nonsense", "(see mch train --help)"),
         ("--threads 0", "threads"),

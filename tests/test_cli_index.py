@@ -138,7 +138,11 @@ def test_completion(shell: str, home: Path) -> None:
 
 
 def test_show_completion(home: Path) -> None:
-    env = os.environ | {"PYTHONPATH": str(Path(options_file.__file__).resolve().parents[2])}
+    # Else it is for the shell that the tests run in, which may be one without completion.
+    env = os.environ | {
+        "PYTHONPATH": str(Path(options_file.__file__).resolve().parents[2]),
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+    }
     command = [sys.executable, "-m", "mchindex.cli", "--show-completion", "bash"]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
