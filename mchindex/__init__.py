@@ -15,9 +15,10 @@ from mchindex._core import (
 )
 
 if TYPE_CHECKING:
+    from mchindex.adding import Added, Failure, Step
     from mchindex.hits import Answers, Hit, Hits
     from mchindex.images import ImageError
-    from mchindex.index import Added, Failure, MCHIndex, ModelMismatchError, Step, Stored
+    from mchindex.index import MCHIndex, ModelMismatchError, Stored
     from mchindex.store import (
         NotAnIndexError,
         StoreBusyError,
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
 # Imported when first asked for: whoever needs the table alone waits for nothing else.
 _LATER = {
+    "adding": ("Added", "Failure", "Step"),
     "hits": ("Answers", "Hit", "Hits"),
     "images": ("ImageError",),
-    "index": ("Added", "Failure", "MCHIndex", "ModelMismatchError", "Step", "Stored"),
+    "index": ("MCHIndex", "ModelMismatchError", "Stored"),
     "store": (
         "NotAnIndexError",
         "StoreBusyError",

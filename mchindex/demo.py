@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex import __version__
+from mchindex.adding import Failure, OnStep, Step
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.datasets.base import FileSource
 from mchindex.datasets.scenes import CLASSES, SceneSource, scenes
 from mchindex.evaluation import Codes, Evaluation, evaluate
 from mchindex.hits import Hit, Hits
-from mchindex.index import Failure, MCHIndex, OnStep, Step
+from mchindex.index import MCHIndex
 from mchindex.models import MCHModel
 from mchindex.models.hashing import Packed, Progress, silent
 from mchindex.page import photos_page, scenes_page

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
-import sys
 import threading
-import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from mchindex._core import BucketTable, SnapshotError
+from mchindex.adding import BATCH, Added, Adding, OnStep, groups, json_of, shown
 from mchindex.catalogue import shipped_name
 from mchindex.hits import Answers, Hit, Hits, PixelBox
 from mchindex.images import read_picture
 from mchindex.regions import WHOLE, Box, Layout, in_pixels
-from mchindex.sources import Item, Metadata, check_id, given, one_image
+from mchindex.sources import Metadata, check_id, given, one_image
 from mchindex.store import (
     Id,
-    Known,
     NotAnIndexError,
     Position,
     Row,
@@ -46,81 +42,15 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "coco-64"
 MODEL_FOLDER = "model"
 TABLE = "table-"  # a snapshot's name begins so
-BATCH = 256  # images written at a time, at most
-PATIENCE = 2.0  # seconds after which fewer are written
 BULK = 50_000  # images by codes written at a time
 RECORDS = 5_000  # and by whole records
 SNAPSHOT_AFTER = 5_000  # codes that an opening may have to read one by one
-T = TypeVar("T")
-
 
 _FILE = (None,) * 5  # what images by codes have none of: size, time, hash, width, height
 
 
 class ModelMismatchError(StoreError):
     """The index was filled by another model."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An image that could not be added, and why."""
-
-    name: str
-    reason: str
-
-    def __str__(self) -> str:
-        # A name that is no text can be shown all the same.
-        return f"{self.name}: {self.reason}".encode("utf-8", "backslashreplace").decode()
-
-
-@dataclass
-class Added(Sequence[Id]):
-    """What `add` did. As a sequence: the ids of all images given that are in the index now, in the
-    order in which they were given."""
-
-    added: list[Id] = field(default_factory=list)
-    replaced: list[Id] = field(default_factory=list)
-    skipped: list[Id] = field(default_factory=list)  # unchanged since they were added
-    failed: list[Failure] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)  # files in folders, no images by their names
-    _ids: list[Id] = field(default_factory=list, repr=False)
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    @overload
-    def __getitem__(self, place: int) -> Id: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Id]: ...
-    def __getitem__(self, place: int | slice) -> Id | list[Id]:
-        return self._ids[place]
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Added):
-            return self is other
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return (
-            f"{len(self.added)} added, {len(self.replaced)} replaced, "
-            f"{len(self.skipped)} unchanged, {len(self.failed)} failed"
-        )
-
-
-@dataclass(frozen=True)
-class Step:
-    """How far an `add` is. What it tells of is on the disk."""
-
-    done: int  # images so far, whatever became of them
-    total: int | None  # images in all, where that is known
-    ids: list[Id]  # stored since the last step
-    failed: list[Failure]  # since the last step
-    seconds: float  # since the beginning
-
-
-OnStep = Callable[[Step], None]
 
 
 @dataclass(frozen=True)
@@ -449,152 +379,11 @@ class MCHIndex:
         result = Added()
         with self._writing():
             items, total = given(images, ids, metadata, result.ignored)
-            with _shown(progress, total) as step:
-                self._pipeline(items, total, result, step, batch, force)
-        return result
-
-    def _pipeline(
-        self,
-        items: Iterator[Item],
-        total: int | None,
-        result: Added,
-        step: OnStep,
-        batch: int,
-        force: bool,
-    ) -> None:
-        model = self.model
-        boxes = model.layout.array()
-        began = last = time.monotonic()
-        done = 0
-        known: dict[int, Known | None] = {}  # by identity of the item, while it is under way
-        under_way: Counter[Id] = Counter()
-        pending: list[tuple[Item, bool]] = []  # and whether it could be loaded
-        features: list[NDArray[np.float16]] = []  # of those that could
-        numbers: Iterator[int] | None = None
-
-        def looked_up() -> Iterator[Item]:
-            """Items with what the store knows of them; many at a time, to ask it seldom."""
-            nonlocal numbers
-            for group in _groups(items, 64):
-                for item in group:
-                    if item.id is None and item.error is None:
-                        numbers = numbers or itertools.count(self._store.next_id())
-                        item.id = next(numbers)
-                found = self._store.known(
-                    [i.id for i in group if i.id is not None and i.error is None]
+            with shown(progress, total) as step:
+                Adding(self._store, self.model, self.refresh, result, batch, force).run(
+                    items, total, step
                 )
-                for item in group:
-                    its = found.get(item.id) if item.id is not None else None
-                    if its is not None and item.id in under_way:
-                        its = replace(its, hash=None)  # which it will no longer have
-                    if item.id is not None:
-                        under_way[item.id] += 1
-                    known[id(item)] = its
-                    yield item
-
-        def load(item: Item) -> tuple[Image.Image, NDArray[np.float64]] | None:
-            its = known[id(item)]
-            if item.error is not None:
-                return None
-            if force and its is None:
-                item.error = f"there is no image {item.id!r} to update"
-                return None
-            if its is not None and not force and its.hash is not None:
-                if item.path is not None and item.stat() == (its.size, its.time):
-                    item.hash = its.hash
-                    return None
-                picture = item.load(model.least, its.hash)
-            else:
-                picture = item.load(model.least)
-            return None if picture is None else (picture.image, boxes)
-
-        def write() -> None:
-            nonlocal last
-            # All codes of a batch at once: small steps of torch's get in the backbone's way.
-            codes = iter(self._coded(features))
-            stored = [
-                (item, self._row(item, known, codes) if loaded else None)
-                for item, loaded in pending
-            ]
-            features.clear()
-            ids, failed = self._write(stored, known, result)
-            last = time.monotonic()
-            under_way.subtract(item.id for item, _ in pending if item.id is not None)
-            for id_ in [id_ for id_, n in under_way.items() if not n]:
-                del under_way[id_]
-            pending.clear()
-            step(Step(done, total, ids, failed, last - began))
-
-        # Closed whatever happens: its threads must not go on behind an exception.
-        stream = model.extractor.stream(looked_up(), load, len(boxes))
-        with contextlib.closing(stream) as parts:  # type: ignore[type-var]
-            for part in parts:
-                for item, loaded in zip(part.sources, part.loaded, strict=True):
-                    item.source = None  # pictures are not kept beyond their batch
-                    pending.append((item, loaded))
-                features.append(part.features)
-                done += len(part.sources)
-                if len(pending) >= batch or time.monotonic() - last > PATIENCE:
-                    write()
-        if pending or not done:
-            write()
-
-    def _coded(self, features: Sequence[NDArray[np.float16]]) -> list[bytes]:
-        """Each image's codes as the store packs them."""
-        if not features:
-            return []
-        return _entries(
-            self.model.choose(self.model.regions_of(np.concatenate(features))), self.bits
-        )
-
-    def _row(self, item: Item, known: dict[int, Known | None], codes: Iterator[bytes]) -> Row:
-        assert item.id is not None
-        its = known[id(item)]
-        # A file that has changed keeps its metadata, unless others are given.
-        old = its.metadata if its is not None and item.metadata is None else None
-        return Row(
-            item.id, next(codes), item.path, item.size, item.time, item.hash,
-            item.width, item.height, old or _metadata(item),
-        )  # fmt: skip
-
-    def _write(
-        self,
-        pending: Sequence[tuple[Item, Row | None]],
-        known: dict[int, Known | None],
-        result: Added,
-    ) -> tuple[list[Id], list[Failure]]:
-        """Commits a batch; returns what was stored and what failed."""
-        rows = [row for _, row in pending if row is not None]
-        failed: list[Failure] = []
-        touched: dict[Id, dict[str, Any]] = {}
-        for item, row in pending:
-            its = known.pop(id(item))
-            if item.error is not None:
-                failed.append(Failure(item.name, item.error))
-            elif row is None:
-                assert item.id is not None
-                assert its is not None
-                new: dict[str, Any] = {}
-                if item.time is not None and (item.size, item.time) != (its.size, its.time):
-                    new |= {"size": item.size, "time": item.time}
-                if item.metadata is not None and _metadata(item) != its.metadata:
-                    new["metadata"] = _metadata(item)
-                if new:
-                    touched[item.id] = new
-                result.skipped.append(item.id)
-        if touched:
-            self._store.touch(touched)
-        stored = list(dict.fromkeys(row.id for row in rows))
-        if rows:
-            replaced = set(self._store.insert(rows))
-            self.refresh()
-            for id_ in stored:
-                (result.replaced if id_ in replaced else result.added).append(id_)
-        result._ids += [
-            item.id for item, _ in pending if item.error is None and item.id is not None
-        ]
-        result.failed += failed
-        return stored, failed
+        return result
 
     def add_codes(
         self,
@@ -617,7 +406,7 @@ class MCHIndex:
                 raise ValueError(f"{len(where)} ids and {len(packed)} codes were given")
             if metadata is not None and len(metadata) != len(names):
                 raise ValueError(f"{len(metadata)} metadata for {len(names)} images were given")
-            notes = [None] * len(names) if metadata is None else [_json_of(m) for m in metadata]
+            notes = [None] * len(names) if metadata is None else [json_of(m) for m in metadata]
             entries = np.zeros(len(packed), code_type(self.bits))
             entries["code"], entries["keep"] = packed, 1
             if regions is not None:
@@ -653,7 +442,7 @@ class MCHIndex:
         """
         added = replaced = 0
         with self._writing():
-            for part in _groups(iter(rows), RECORDS):
+            for part in groups(iter(rows), RECORDS):
                 before = len(self._store.insert(part))
                 added += len({row.id for row in part}) - before
                 replaced += before
@@ -688,7 +477,7 @@ class MCHIndex:
         with self._writing():
             if not self._store.known([name]):
                 raise KeyError(id)
-            self._store.touch({name: {"metadata": _json_of(metadata)}})
+            self._store.touch({name: {"metadata": json_of(metadata)}})
 
     # Searching.
 
@@ -958,36 +747,11 @@ class MCHIndex:
         return f"<MCHIndex {where}: {len(self):,} images, {self._table.n_codes:,} codes>"
 
 
-def _groups(items: Iterator[T], size: int) -> Iterator[list[T]]:
-    while group := list(itertools.islice(items, size)):
-        yield group
-
-
-def _entries(encoded: Any, bits: int) -> list[bytes]:
-    """Each image's codes as the store packs them."""
-    entries = np.zeros(len(encoded), code_type(bits))
-    entries["region"], entries["code"] = encoded.regions, encoded.codes
-    entries["keep"] = encoded.keep[encoded.images, encoded.regions]
-    ends = np.searchsorted(encoded.images, np.arange(len(encoded.kept) + 1))
-    return [entries[a:b].tobytes() for a, b in itertools.pairwise(ends)]
-
-
 def _name_of(model: Any) -> str | None:
     """What a person calls a model that was given by its folder."""
     return (
         os.path.basename(os.path.abspath(model)) if isinstance(model, (str, os.PathLike)) else None
     )
-
-
-def _json_of(metadata: Metadata | None) -> str | None:
-    if metadata is None:
-        return None
-    try:
-        text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"metadata must be what JSON can hold: {error}") from None
-    return text
 
 
 def _is_gone(path: str) -> bool:
@@ -999,10 +763,6 @@ def _is_gone(path: str) -> bool:
     except OSError:
         return False
     return False
-
-
-def _metadata(item: Item) -> str | None:
-    return _json_of(item.metadata)
 
 
 def _checked_codes(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
@@ -1046,19 +806,4 @@ def _cut(image: Image.Image, size: tuple[int, int], region: Sequence[float]) -> 
     return image if box == WHOLE else image.crop(in_pixels(box, *image.size))
 
 
-@contextlib.contextmanager
-def _shown(progress: bool | OnStep | None, total: int | None) -> Iterator[OnStep]:
-    """What is called after each commit: the caller's function, a bar, or nothing."""
-    if callable(progress):
-        yield progress
-        return
-    if progress is False or (progress is None and not sys.stderr.isatty()):
-        yield lambda step: None
-        return
-    from mchindex.bar import Bar
-
-    with Bar("adding", total) as bar:
-        yield lambda step: bar.at(step.done)
-
-
-__all__ = ["Added", "Failure", "Hit", "Hits", "MCHIndex", "ModelMismatchError", "Step", "Stored"]
+__all__ = ["MCHIndex", "ModelMismatchError", "Stored"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import mchindex.adding
 import mchindex.index
 import mchindex.store
 from indexes import codes_for, drawn, tiny_model
@@ -51,7 +52,7 @@ def work(task: dict[str, Any]) -> None:
 
     mchindex.index.SNAPSHOT_AFTER = task["snapshot_after"]
     mchindex.store.CHECKPOINT = task["checkpoint"]
-    mchindex.index.PATIENCE = 1e9  # batches end where they are said to, however slow the machine
+    mchindex.adding.PATIENCE = 1e9  # batches end where they are said to, however slow the machine
     with MCHIndex.open(task["index"], tiny_model()) as index:
         tell("open")
         for number, op in enumerate(task["operations"]):

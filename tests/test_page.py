@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from mchindex.adding import Failure
 from mchindex.demo import Found, PhotosDemo, Reach, Shown
 from mchindex.hits import Hit
-from mchindex.index import Failure
 from mchindex.page import SIDE, VOID, counted, photos_page, picture, plot, tag, thumbnail
 from pictures import picture as noise
 

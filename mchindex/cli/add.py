@@ -34,7 +34,7 @@ from mchindex.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mchindex.index import Added, Step
+    from mchindex.adding import Added, Step
 
 SHOWN = 20  # failed images named without --verbose
 PAUSE = 10.0  # seconds between two lines of progress
