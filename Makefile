@@ -23,7 +23,7 @@ check: $(VENV)/installed $(VENV)/test $(VENV)/bench $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror cpp/*.cpp cpp/mch/*.cpp cpp/mch/*.h
 	$(BIN)/mypy mchindex tests bench
-	$(BIN)/stubtest mchindex._core --allowlist tests/stubtest.allow
+	$(BIN)/stubtest mchindex._core --mypy-config-file pyproject.toml --allowlist tests/stubtest.allow
 	$(BIN)/python bench/readme.py --check
 
 format: $(VENV)/dev
