@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from mchindex.evaluation.plots import plot_cells, plot_f1_buckets
 from mchindex.models import MCHModel
 from mchindex.models.backbones import create_backbone
 from mchindex.models.extract import Extractor, choose_device
+from mchindex.models.hashing import HashMethod, Packed
+from mchindex.models.mch import RegionCodes
+from mchindex.models.methods import create_method
 from mchindex.models.policy import Policy
 from mchindex.regions import corners_and_centre
 from mchindex.training.features import (
@@ -103,8 +107,11 @@ class Data:
         return self.dataset.labels[self.dataset.splits[split]]
 
 
-def run_cell(data: Data, args: argparse.Namespace, method: str, bits: int, seed: int) -> Any:
-    """One base method at one width from one seed: its figures in the four ways of keeping."""
+def run_cell(
+    data: Data, args: argparse.Namespace, method: str, bits: int, seed: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One base method at one width from one seed: its figures in the four ways of keeping, and
+    what `read_cell` gives back."""
     supervised = method in SUPERVISED
     options = TrainingOptions(
         method, bits, sigma=args.sigma, regions=args.regions, seed=seed, agent=supervised
@@ -140,7 +147,39 @@ def run_cell(data: Data, args: argparse.Namespace, method: str, bits: int, seed:
     row["agent"] = options.agent_options().to_json() if supervised else None
     row["curve"] = curve
     row["seconds"] = {"train": trained, "all": time.monotonic() - start}
-    return row
+    parts = {
+        "method": base.state_dict(),
+        "policy": None if policy is None else policy.state_dict(),
+        "queries": torch.from_numpy(coded.queries),
+        "codes": torch.from_numpy(coded.database.codes),
+        "keep": torch.from_numpy(coded.database.keep),
+    }
+    return row, parts
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A cell's model without its backbone, and the codes of the data in it."""
+
+    method: HashMethod
+    policy: Policy | None
+    queries: Packed
+    database: RegionCodes
+
+
+def read_cell(work: Path, name: str, dim: int) -> Kept:
+    """What a cell such as "dch-32-0" left behind, for features of `dim` numbers."""
+    parts = torch.load(work / f"{name}.pt", weights_only=True)
+    row = json.loads((work / f"{name}.json").read_text())
+    method = create_method(row["method"], dim, row["bits"], row["settings"])
+    method.load_state_dict(parts["method"])
+    policy = None
+    if parts["policy"] is not None:
+        policy = Policy(method.feature_dim, method.bits, row["agent"]["width"])
+        policy.load_state_dict(parts["policy"])
+        policy.eval()
+    found = RegionCodes(parts["codes"].numpy(), parts["keep"].numpy())
+    return Kept(method.eval(), policy, parts["queries"].numpy(), found)
 
 
 def anhc_by_sigma(model: MCHModel, data: Data, args: argparse.Namespace) -> dict[str, Any]:
@@ -174,8 +213,10 @@ def work(args: argparse.Namespace) -> None:
             claim.touch(exist_ok=False)
         except FileExistsError:
             continue  # another worker's
-        row = run_cell(data, args, method, bits, seed)
+        row, parts = run_cell(data, args, method, bits, seed)
         new = path.with_suffix(".new")
+        torch.save(parts, new)
+        new.replace(path.with_suffix(".pt"))
         new.write_text(json.dumps(row))
         new.replace(path)
         claim.unlink()
