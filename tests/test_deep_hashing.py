@@ -229,6 +229,9 @@ class Seen:
             self.asked.append(view)
         return self.data.batch(rows, view)
 
+    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+        return self.data.shown(rows, view)
+
 
 @pytest.mark.parametrize("name", DEEP)
 def test_crops_have_their_share_in_training(name: str) -> None:
@@ -244,10 +247,24 @@ def test_crops_have_their_share_in_training(name: str) -> None:
 
 def test_mixed_views_take_all_crops_alike() -> None:
     rows = torch.arange(6000)
-    view = mixed_views(rows, 4, 0.6, torch.Generator().manual_seed(0))
+    labels = torch.ones(6000, 2, dtype=torch.bool)
+    data = Features(torch.zeros(6000, 4, 1), labels)
+    view = mixed_views(rows, data, 0.6, torch.Generator().manual_seed(0))
     share = np.bincount(view, minlength=4) / 6000
     np.testing.assert_allclose(share, [0.4, 0.2, 0.2, 0.2], atol=0.03)
-    assert mixed_views(rows, 1, 0.6, torch.Generator()).eq(0).all()
+    alone = Features(torch.zeros(6000, 1, 1), labels)
+    assert mixed_views(rows, alone, 0.6, torch.Generator()).eq(0).all()
+
+
+def test_a_crop_that_shows_nothing_is_not_learnt_from() -> None:
+    rows = torch.arange(4000)
+    labels = torch.ones(4000, 2, dtype=torch.bool)
+    by_view = labels[:, None].repeat(1, 3, 1)
+    by_view[:, 2] = False
+    data = Features(torch.zeros(4000, 3, 1), labels, by_view)
+    view = mixed_views(rows, data, 1.0, torch.Generator().manual_seed(0))
+    share = np.bincount(view, minlength=3) / 4000
+    np.testing.assert_allclose(share, [0.5, 0.5, 0], atol=0.03)
 
 
 @given(st.integers(2, 60), st.integers(2, 70), st.integers(0, 2**31))

@@ -77,12 +77,14 @@ class ADSH(DeepHash):
             for _ in range(settings.inner):
                 for part in batches(sample, size, generator):
                     rows = chosen[part]
-                    view = mixed_views(rows, data.views, settings.crop_share, generator)
+                    view = mixed_views(rows, data, settings.crop_share, generator)
                     u = torch.tanh(self.project(data.batch(rows, view).to(device)))
-                    target = self.targets(labels[rows.to(device)], labels)
-                    fit = ((u @ v.T - target) ** 2).mean()
-                    near = ((u - v[rows.to(device)]) ** 2).sum(1).mean() / n
-                    loss = (fit + settings.gamma * near) / self.bits**2
+                    shown, own = data.shown(rows, view).to(device), rows.to(device)
+                    fit = ((u @ v.T - self.targets(shown, labels)) ** 2).mean()
+                    # A crop that shows less than its image has no code in V: its own signs will do.
+                    all_of_it = (shown == labels[own]).all(1, keepdim=True)
+                    near = ((u - torch.where(all_of_it, v[own], sign(u.detach()))) ** 2).sum(1)
+                    loss = (fit + settings.gamma * near.mean() / n) / self.bits**2
                     loop.update(loss)
                     total += float(loss.detach())
             loop.train(False)

@@ -112,13 +112,17 @@ class DeepHash(HashMethod):
         return [*self.parameters(), *getattr(data, "parameters", list)()]
 
 
-def mixed_views(rows: Tensor, views: int, share: float, generator: torch.Generator) -> Tensor:
-    """For each row the whole image (0) or, with probability `share`, one of its crops."""
-    crops = views - 1
+def mixed_views(rows: Tensor, data: Views, share: float, generator: torch.Generator) -> Tensor:
+    """For each row the whole image (0) or, with probability `share`, one of its crops.
+
+    A crop that shows nothing known teaches nothing: the whole image stands in for it.
+    """
+    crops = data.views - 1
     if not crops or not share:
         return torch.zeros_like(rows)
     which = torch.randint(1, crops + 1, rows.shape, generator=generator)
-    return torch.where(torch.rand(rows.shape, generator=generator) < share, which, 0)
+    view = torch.where(torch.rand(rows.shape, generator=generator) < share, which, 0)
+    return torch.where(data.shown(rows, view).any(1), view, 0)
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -235,8 +239,8 @@ class PairwiseHash(DeepHash):
         for epoch, generator in loop:
             total = 0.0
             for rows in batches(len(data), size, generator):
-                view = mixed_views(rows, data.views, settings.crop_share, generator)
-                labels = data.labels[rows].to(device)
+                view = mixed_views(rows, data, settings.crop_share, generator)
+                labels = data.shown(rows, view).to(device)
                 u = self.relax(self.project(data.batch(rows, view).to(device)), loop.step)
                 weight = self.pair_weight(labels, labels).fill_diagonal_(0)
                 loss = self.batch_loss(u, similar(labels, labels), weight / weight.sum())

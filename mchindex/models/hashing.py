@@ -76,6 +76,10 @@ class Views(Protocol):
         """(len(rows), dim) float features: of one view, or of one for each row."""
         ...
 
+    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+        """(len(rows), classes) bool: what these views show, as far as that is known."""
+        ...
+
 
 @dataclass(frozen=True)
 class Features:
@@ -83,6 +87,7 @@ class Features:
 
     array: Tensor
     labels: Tensor
+    by_view: Tensor | None = None  # (n, views, classes) bool; None: a crop shows all its image does
 
     @property
     def dim(self) -> int:
@@ -98,8 +103,12 @@ class Features:
     def batch(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
         return self.array[rows.to(self.array.device), view].float()
 
+    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+        return self.labels[rows] if self.by_view is None else self.by_view[rows, view]
+
     def take(self, rows: Tensor) -> Features:
-        return Features(self.array[rows], self.labels[rows])
+        by_view = None if self.by_view is None else self.by_view[rows]
+        return Features(self.array[rows], self.labels[rows], by_view)
 
 
 def similar(a: Tensor, b: Tensor) -> Tensor:

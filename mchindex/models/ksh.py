@@ -87,16 +87,16 @@ class KSH(HashMethod):
                 f"{len(data)}: set anchors={len(data)} or fewer"
             )
         rows = torch.randperm(len(data), generator=generator)[: settings.labelled]
-        view = mixed_views(rows, data.views, settings.crop_share, generator)
+        view = mixed_views(rows, data, settings.crop_share, generator)
         chosen = torch.randperm(len(data), generator=generator)[: settings.anchors]
         x = data.batch(rows, view).to(device)
         self.anchors.copy_(
-            data.batch(chosen, mixed_views(chosen, data.views, settings.crop_share, generator))
+            data.batch(chosen, mixed_views(chosen, data, settings.crop_share, generator))
         )
         self.width.copy_((torch.cdist(x, self.anchors) ** 2).mean())
         self.centre.zero_()
         self.centre.copy_(self.kernel(x).mean(0))
-        labels = data.labels[rows].to(device)
+        labels = data.shown(rows, view).to(device)
         fit = GreedyFit(self.kernel(x).double(), similar(labels, labels), self.bits, settings.ridge)
         for bit in range(self.bits):
             column = fit.next_column(settings.steps, settings.tolerance)

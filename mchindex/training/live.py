@@ -63,6 +63,9 @@ class LiveViews:
         boxes = [self._boxes[i, v] for i, v in zip(rows.tolist(), views, strict=True)]
         return self._resized(rows, boxes)
 
+    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+        return self.labels[rows]
+
     def batch(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
         device = next(self.backbone.parameters()).device
         if self.mode == "crops":
