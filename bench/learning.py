@@ -20,7 +20,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -416,8 +415,12 @@ def run_cells(args: argparse.Namespace) -> None:
         if (value := getattr(args, word)) is not None:
             command += [f"--{word}", str(value)]
     command += ["--methods", *args.methods, "--bits", *map(str, args.bits)]
-    with ThreadPoolExecutor(args.workers) as pool:
-        ends = list(pool.map(lambda _: subprocess.run(command).returncode, range(args.workers)))
+    workers = [subprocess.Popen(command) for _ in range(args.workers)]
+    try:
+        ends = [worker.wait() for worker in workers]
+    finally:
+        for worker in workers:
+            worker.terminate()
     if any(ends):
         sys.exit("a worker failed; run again to go on")
 
