@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mchindex.evaluation.plots import COLOURS
 from mchindex.page import Markup, power_of_ten, tag
@@ -88,7 +88,11 @@ def panels(
     everything = [pt for p in filled for line in p.lines for pt in line.points]
     columns = min(columns, len(filled))
     rows = -(-len(filled) // columns)
-    keys = {line.name: line for p in filled for line in p.lines if line.points}
+    keys: dict[str, Line] = {}
+    for line in (line for p in filled for line in p.lines if line.points):
+        one = keys.setdefault(line.name, line)
+        if one.colour != line.colour:  # a name that stands for several colours
+            keys[line.name] = replace(one, colour="#000000")
     parts = []
     for number, panel in enumerate(filled):
         points = everything if shared else [q for line in panel.lines for q in line.points]

@@ -301,7 +301,8 @@ def _map(content: Content) -> list[str]:
 
 
 def _colour(method: str) -> str:
-    return COLOURS[list(LABELS).index(method) % len(COLOURS)]
+    order = [m for m in LABELS if m not in UNSUPERVISED] + list(UNSUPERVISED)
+    return COLOURS[order.index(method) % len(COLOURS)]
 
 
 def _by_width(content: Content, name: str) -> list[str]:
@@ -572,7 +573,8 @@ def time_verdict(against: Sequence[Any]) -> str:
                 f"with {name} MCH-X needs fewer buckets in {len(fewer)} of {len(mine)} cells, and "
                 f"less time in {len(less)} of these"
             )
-    return ("; ".join(parts) + ".").capitalize() if parts else ""
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _cell_title(cell: str) -> str:
