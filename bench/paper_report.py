@@ -631,7 +631,7 @@ def _visual(content: Content) -> list[str]:
             tag("br"),
             f"{row['moved']:,} of {row['similar']:,} similar images are brought to 0",
         )
-        figures = [tag("figure", _picture(row["picture"], None, False), caption, class_="query")]
+        figures = [tag("figure", _picture(row["picture"], row["classes"]), caption, class_="query")]
         for i in row["images"]:
             through = f", {i['region']}" if i["mch"] < i["base"] else ""
             text = tag(
@@ -642,15 +642,17 @@ def _visual(content: Content) -> list[str]:
                 ", ".join(i["classes"]),
             )
             box = i["box"] if i["mch"] < i["base"] else None
-            figures.append(tag("figure", _picture(i["picture"], box, i["red"]), text))
+            figures.append(tag("figure", _picture(i["picture"], i["classes"], box, i["red"]), text))
         parts.append(tag("div", *figures, class_="row"))
     return parts
 
 
-def _picture(picture: Any, box: Sequence[float] | None, red: bool) -> Markup:
+def _picture(
+    picture: Any, classes: Sequence[str], box: Sequence[float] | None = None, red: bool = False
+) -> Markup:
     source = f"data:image/jpeg;base64,{picture['jpeg']}"
     size = {"width": picture["width"], "height": picture["height"]}
-    parts = [tag("img", src=source, alt="", **size)]
+    parts = [tag("img", src=source, alt=", ".join(classes) or "of no class", **size)]
     if box is not None:
         x0, y0, x1, y1 = (100 * share for share in box)
         where = f"left:{x0:.1f}%;top:{y0:.1f}%;width:{x1 - x0:.1f}%;height:{y1 - y0:.1f}%"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import time
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import learning
 import paper
@@ -294,8 +297,11 @@ def test_the_report_is_one_file_that_needs_nothing_else() -> None:
             "statement": "MCH without labels is above ITQ",
         },
     }  # fmt: skip
+    stream = io.BytesIO()
+    Image.new("RGB", (60, 45)).save(stream, "JPEG")
+    jpeg = base64.b64encode(stream.getvalue()).decode()
     image = {
-        "picture": {"jpeg": "AAAA", "width": 120, "height": 90}, "classes": ["bird"], "base": 5,
+        "picture": {"jpeg": jpeg, "width": 60, "height": 45}, "classes": ["bird"], "base": 5,
         "mch": 0, "region": "centre", "box": [0.25, 0.25, 0.75, 0.75], "red": True,
     }  # fmt: skip
     row_ = {
