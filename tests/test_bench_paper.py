@@ -272,6 +272,7 @@ def test_less_time_and_fewer_buckets_are_told_apart() -> None:
     ]
     text = paper_report.time_verdict(against)
     assert "probe MCH-X needs fewer buckets in 2 of 2 cells, and less time in 1 of these" in text
+    assert "FAISS" not in text
     assert "auto MCH-X needs fewer buckets in 0 of 1 cells, and less time in 0 of these" in text
 
 
