@@ -24,6 +24,23 @@ CURVE_BITS = (16, 32, 64)
 GREY, BLACK = "#9a9a9a", "#000000"
 ENGINES = {"probe": "probe", "auto": "auto", "faiss": "FAISS flat"}
 TITLES = {"r0": "R@H=0", "p0": "P@H=0", "map": "mAP", "f1_own": "F1 of the own bucket"}
+SECTIONS = {
+    "summary": "What came out",
+    "protocol": "Protocol",
+    "statements": "The paper's statements",
+    "map": "mAP",
+    "r0": "Recall within radius 0",
+    "p0": "Precision within radius 0",
+    "f1": "F1 by buckets visited",
+    "controls": "Keeping at random, and keeping all",
+    "sensitivity": "Sensitivity to σ and ξ",
+    "anhc": "Codes an image",
+    "time": "F1 by time",
+    "pairs": "Pairs, and images in several buckets",
+    "visual": "Visual study",
+    "beyond": "Beyond the paper",
+    "time-taken": "How long it took",
+}
 STYLE = """
 @page { size: A4; margin: 16mm 14mm 18mm; }
 * { box-sizing: border-box; }
@@ -87,29 +104,29 @@ def without_pictures(content: Content) -> Content:
 
 
 def html(content: Content) -> str:
-    sections: list[tuple[str, str, Callable[[Content], Sequence[str]]]] = [
-        ("summary", "What came out", _summary),
-        ("protocol", "Protocol", _protocol),
-        ("statements", "The paper's statements", _statements),
-        ("map", "mAP", _map),
-        ("r0", "Recall within radius 0", lambda c: _by_width(c, "r0")),
-        ("p0", "Precision within radius 0", lambda c: _by_width(c, "p0")),
-        ("f1", "F1 by buckets visited", _f1),
-        ("controls", "Keeping at random, and keeping all", _controls),
-        ("sensitivity", "Sensitivity to σ and ξ", _sensitivity),
-        ("anhc", "Codes an image", _anhc),
-        ("time", "F1 by time", _time),
-        ("pairs", "Pairs, and images in several buckets", _pairs),
-        ("visual", "Visual study", _visual),
-        ("beyond", "Beyond the paper", beyond),
-        ("time-taken", "How long it took", _seconds),
-    ]
+    makers: dict[str, Callable[[Content], Sequence[str]]] = {
+        "summary": _summary,
+        "protocol": _protocol,
+        "statements": _statements,
+        "map": _map,
+        "r0": lambda c: _by_width(c, "r0"),
+        "p0": lambda c: _by_width(c, "p0"),
+        "f1": _f1,
+        "controls": _controls,
+        "sensitivity": _sensitivity,
+        "anhc": _anhc,
+        "time": _time,
+        "pairs": _pairs,
+        "visual": _visual,
+        "beyond": beyond,
+        "time-taken": _seconds,
+    }
     parts: list[str] = [tag("h1", TITLE), tag("p", _about(content), class_="small")]
-    parts.append(tag("nav", *(tag("a", name, href=f"#{key}") for key, name, _ in sections)))
-    for key, name, make in sections:
+    parts.append(tag("nav", *(tag("a", name, href=f"#{key}") for key, name in SECTIONS.items())))
+    for key, name in SECTIONS.items():
         page = "page" if key in ("statements", "map", "f1", "sensitivity", "time", "visual") else ""
         more = {"class_": page} if page else {}
-        parts.append(tag("section", tag("h2", name), *make(content), id=key, **more))
+        parts.append(tag("section", tag("h2", name), *makers[key](content), id=key, **more))
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -175,6 +192,13 @@ def _summary(content: Content) -> list[str]:
         rows.append(("codes an image", "1.00", f"{anhc:.2f}", "", ""))
         parts.append(_p("Means over all base methods X and widths, and the cells with a gain:"))
         parts.append(_table(("", "X", "MCH-X", "change", "higher in"), rows))
+    if content.get("time") and content["time"]["against"]:
+        parts.append(
+            _p("Is “fewer buckets” “less time”? ", time_verdict(content["time"]["against"]))
+        )
+    if content.get("beyond"):
+        kept = [s["name"] for s in content["beyond"].get("steps", []) if s["kept"]]
+        parts.append(_p(f"Steps beyond the paper that are kept: {', '.join(kept) or 'none'}."))
     lacks = content["settings"]["cells_wanted"] - content["settings"]["cells"]
     if lacks:
         parts.append(_p(f"{lacks} of the cells asked for are not there yet."))
@@ -247,7 +271,8 @@ def _statements(content: Content) -> list[str]:
             text = f"The paper's own figures: {s['paper']}."
             shown += [tag("br"), tag("span", text, class_="small")]
         if s["figure"]:
-            shown += [" ", tag("a", "→", href=f"#{s['figure']}", title="the figure")]
+            see = tag("a", f"→ {SECTIONS[s['figure']]}", href=f"#{s['figure']}")
+            shown += [tag("br"), tag("span", see, class_="small")]
         mark = tag("span", s["verdict"], class_=f"verdict {_kind(s['verdict'])}")
         rows.append((s["where"], joined(quote), mark, joined(shown)))
     return [

@@ -134,6 +134,5 @@ def visual_of_scenes(work: Path, images: int, seed: int) -> dict[str, Any]:
     model = MCHModel.load(work / MODEL)
     coded = encode_dataset(model, dataset, cache=work / "features")
     found = visual(coded, dataset, model.layout, model.xi, seed)
-    return found | {
-        "about": f"{images:,} drawn pictures; {model.method.name.upper()}, {model.bits} bits"
-    }
+    what = f"{model.method.name.upper()} with {model.bits} bits on a small net of its own"
+    return found | {"about": f"{images:,} pictures that we draw, not the data's; {what}"}
