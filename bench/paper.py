@@ -297,12 +297,12 @@ def assemble(args: argparse.Namespace, found: Result, seconds: dict[str, float])
 
 
 def slug(spec: str) -> str:
-    """A name for files: of a folder its last part, else what was asked for."""
-    rest = spec.split("?")[0]
-    kind, colon, place = rest.partition(":")
-    last = Path(place if colon else rest).name
-    text = f"{kind}-{last}" if colon and kind != last else last
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "data"
+    """A name for files: of a folder its last part, else what was asked for, with its options."""
+    place, _, options = spec.partition("?")
+    kind, colon, rest = place.partition(":")
+    last = Path(rest if colon else place).name
+    text = f"{kind}-{last}" if colon and kind != last.lower() else last
+    return re.sub(r"[^a-z0-9]+", "-", f"{text}-{options}".lower()).strip("-") or "data"
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:

@@ -173,7 +173,8 @@ def _counts(content: Content) -> str:
 
 def _took(content: Content) -> str:
     total = sum(content["seconds"].values())
-    return f"Computed in {total / 60:.0f} min on {content['machine']['cores']} cores."
+    took = f"{total / 60:.0f} min" if total >= 120 else f"{total:.0f} s"
+    return f"Computed in {took} on {content['machine']['cores']} cores."
 
 
 def _summary(content: Content) -> list[str]:

@@ -108,7 +108,12 @@ def _race(
                     for k in ks:
                         _point(worker, points, k, queries, wanted, limit)
                 except FailedError as error:
-                    lacks.append(f"{kind.title}: {error}")
+                    absent = "No module named" in str(error)
+                    lacks.append(
+                        f"{kind.module} is not installed, so that its line is missing."
+                        if absent
+                        else f"{kind.title}: {error}"
+                    )
                 finally:
                     if worker.alive:
                         worker.stop()

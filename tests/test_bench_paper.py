@@ -404,7 +404,11 @@ def test_cells_that_lack_their_codes_are_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "name"),
-    [("a/b/Coco", "coco"), ("coco:x/coco?queries=5", "coco"), ("nuswide:x/y", "nuswide-y")],
+    [
+        ("a/b/Coco", "coco"),
+        ("coco:x/coco?queries=5", "coco-queries-5"),
+        ("nuswide:x/y", "nuswide-y"),
+    ],
 )
 def test_names_of_data(spec: str, name: str) -> None:
     assert paper.slug(spec) == name
