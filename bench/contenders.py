@@ -400,7 +400,7 @@ class Worker:
             raise FailedError(f"stopped: no answer within {limit:.0f} s")
         try:
             answer, error = self.pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self.process.join()
             raise FailedError(f"died with exit code {self.process.exitcode}") from None
         if error:

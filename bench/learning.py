@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,39 +47,16 @@ from mchindex.training.features import (
 )
 from mchindex.training.measure import Coded, kept_by, measure
 from mchindex.training.run import TrainingOptions, fit_from_features
+from paper_figures import ANHC_XI, BITS, PAPER, theirs
 
 UNSUPERVISED = ("lsh", "itq", "pca")
 SUPERVISED = ("ksh", "hashnet", "adsh", "dch", "mmhh")
+LABELS = {
+    "lsh": "LSH", "itq": "ITQ", "pca": "PCA+rotation",
+    "ksh": "KSH", "hashnet": "HashNet", "adsh": "ADSH", "dch": "DCH", "mmhh": "MMHH",
+}  # fmt: skip
 BUDGETS = (1, 10, 100, 1000)
 FIGURES = ("map", "map_tie_aware", "p0", "p0_nonempty", "r0", "empty", "anhc", "anhc_raw", "f1_own")
-XIS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-
-# The paper's MS-COCO figures at 16, 32, 48 and 64 bits, (X, MCH-X): AlexNet fine-tuned, 5,000
-# queries, 118,287 in the database, 10,000 for training.
-PAPER: dict[str, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
-    "r0": {
-        "ksh": ((0.0935, 0.0436, 0.0202, 0.01454), (0.2237, 0.1446, 0.0906, 0.0808)),
-        "hashnet": ((0.2665, 0.2340, 0.2204, 0.2411), (0.3810, 0.3469, 0.3344, 0.3344)),
-        "adsh": ((0.2419, 0.1415, 0.1380, 0.1161), (0.3555, 0.2673, 0.2546, 0.2286)),
-        "dch": ((0.4632, 0.4918, 0.5000, 0.5049), (0.4759, 0.5073, 0.5244, 0.5355)),
-        "mmhh": ((0.4621, 0.4819, 0.4866, 0.4852), (0.4759, 0.5001, 0.5106, 0.5150)),
-    },
-    "p0": {
-        "ksh": ((0.6375, 0.6108, 0.5354, 0.4842), (0.6476, 0.6594, 0.6166, 0.5805)),
-        "hashnet": ((0.6617, 0.5994, 0.5475, 0.5207), (0.6656, 0.6086, 0.5588, 0.5335)),
-        "adsh": ((0.6152, 0.5891, 0.5296, 0.4866), (0.6274, 0.6106, 0.5604, 0.5250)),
-        "dch": ((0.6491, 0.6258, 0.6164, 0.6116), (0.6539, 0.6315, 0.6215, 0.6183)),
-        "mmhh": ((0.6353, 0.6179, 0.6068, 0.6003), (0.6418, 0.6262, 0.6123, 0.6041)),
-    },
-    "map": {
-        "ksh": ((0.5614, 0.5768, 0.5821, 0.5866), (0.5691, 0.5858, 0.5915, 0.5967)),
-        "hashnet": ((0.5766, 0.5859, 0.5886, 0.5846), (0.5800, 0.5901, 0.5929, 0.5887)),
-        "adsh": ((0.5643, 0.5934, 0.6055, 0.6135), (0.5684, 0.5985, 0.6098, 0.6174)),
-        "dch": ((0.5542, 0.5554, 0.5550, 0.5546), (0.5607, 0.5665, 0.5650, 0.5647)),
-        "mmhh": ((0.5499, 0.5498, 0.5456, 0.5442), (0.5563, 0.5597, 0.5547, 0.5492)),
-    },
-}
-PAPER_BITS = (16, 32, 48, 64)
 
 
 class Data:
@@ -139,10 +117,8 @@ def run_cell(
         row["anhc_by_xi"] = {
             str(xi): float(coded.database.chosen(kept_by("mch", coded.database, xi)).codes.shape[0])
             / len(coded.labels)
-            for xi in XIS
+            for xi in ANHC_XI
         }
-    if method == "dch" and bits == 32 and seed == 0 and isinstance(policy, Policy):
-        row["anhc_by_sigma"] = anhc_by_sigma(model, data, args)
     row["settings"] = base.settings.to_json()
     row["agent"] = options.agent_options().to_json() if supervised else None
     row["curve"] = curve
@@ -182,32 +158,26 @@ def read_cell(work: Path, name: str, dim: int) -> Kept:
     return Kept(method.eval(), policy, parts["queries"].numpy(), found)
 
 
-def anhc_by_sigma(model: MCHModel, data: Data, args: argparse.Namespace) -> dict[str, Any]:
-    """The paper's Table 3 on a part of the database: codes an image by sigma and xi."""
-    rows = data.dataset.splits["database"][:: max(1, len(data.dataset.splits["database"]) // 1500)]
-    out = {}
-    for sigma in (0.1, 0.3, 0.5, 0.7, 0.9, 1.0):
-        other = MCHModel(
-            model.backbone, model.method, model.policy, sigma, mode=model.mode, engine=model.engine
-        )
-        cache = FeatureCache(args.cache)
-        wanted = Fixed(other.layout)
-        found = other.regions_of(cache.features(other.extractor, data.dataset.images, rows, wanted))
-        out[str(sigma)] = {
-            str(xi): len(found.chosen(kept_by("mch", found, xi))) / len(rows) for xi in XIS
-        }
-        progress(f"ANHC at sigma {sigma}: {out[str(sigma)]['0.5']:.3f}")
-    return out
+def die_with(parent: int) -> None:
+    """Ends this process soon after its parent has gone, however that came: no worker lives on."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def work(args: argparse.Namespace) -> None:
     """A worker: takes cells that are not done yet, one after the other."""
+    die_with(args.worker)
     torch.set_num_threads(args.threads)
     data = Data(open_dataset(args.data), args)
     for method, bits, seed in cells(args):
         path = args.work / f"{method}-{bits}-{seed}.json"
         claim = path.with_suffix(".claim")
-        if path.exists():
+        if done(path):
             continue
         try:
             claim.touch(exist_ok=False)
@@ -312,7 +282,7 @@ def statements(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def report(args: argparse.Namespace) -> None:
-    rows = [json.loads(p.read_text()) for p in sorted(args.work.glob("*-*-*.json"))]
+    rows = read_rows(args)
     if not rows:
         sys.exit(f"no cells in {args.work}: run without --report first")
     means = mean_rows(rows)
@@ -339,10 +309,9 @@ def report(args: argparse.Namespace) -> None:
             for r in rows
             if r["seed"] == 0 and "anhc_by_xi" in r
         },
-        "anhc_by_sigma": next((r["anhc_by_sigma"] for r in rows if "anhc_by_sigma" in r), None),
     }
     content = record(settings, 0, means) | {"statements": found} | extra
-    content["paper"] = {"bits": PAPER_BITS, "figures": PAPER}
+    content["paper"] = {"bits": BITS, "figures": PAPER["coco"]}
     content["seconds"] = {
         f"{r['method']}-{r['bits']}-{r['seed']}": round(r["seconds"]["all"], 1) for r in rows
     }
@@ -363,13 +332,12 @@ def show(rows: list[dict[str, Any]], found: dict[str, dict[str, Any]]) -> None:
                 f"{r['method']:>8}-{r['bits']:<3} {way:12} {f['map']:.4f} {f['r0']:.4f} "
                 f"{f['p0']:.4f} {f['empty']:.3f} {f['anhc']:.3f}  {curve}"
             )
-        paper = PAPER["map"].get(r["method"])
-        if paper and r["bits"] in PAPER_BITS:
-            i = PAPER_BITS.index(r["bits"])
-            values = []
-            for what in ("map", "r0", "p0"):
-                base, mch = PAPER[what][r["method"]]
-                values.append(f"{what} {base[i]:.4f} -> {mch[i]:.4f}")
+        values = []
+        for what in ("map", "r0", "p0"):
+            found_there = theirs("coco", what, r["method"], r["bits"])
+            if found_there and found_there[1] is not None:
+                values.append(f"{what} {found_there[0]:.4f} -> {found_there[1]:.4f}")
+        if values:
             print(f"{'':13}paper: {', '.join(values)}")
     print()
     for name, verdict in found.items():
@@ -380,61 +348,106 @@ def show(rows: list[dict[str, Any]], found: dict[str, dict[str, Any]]) -> None:
 
 def draw(rows: list[dict[str, Any]], name: str) -> None:
     cells = [r for r in rows if "mch" in r]
-    labels = {
-        "ksh": "KSH", "hashnet": "HashNet", "adsh": "ADSH", "dch": "DCH", "mmhh": "MMHH",
-    }  # fmt: skip
     if len({r["bits"] for r in cells}) > 1:
         for figure, title in (("r0", "R@H=0"), ("map", "mAP"), ("p0", "P@H=0")):
             values: dict[str, dict[int, float]] = {}
             for r in cells:
-                label = labels[r["method"]]
+                label = LABELS[r["method"]]
                 values.setdefault(label, {})[r["bits"]] = r["base"][figure]
                 values.setdefault(f"MCH-{label}", {})[r["bits"]] = r["mch"][figure]
             plot_cells(values, RESULTS / f"{name}-{figure}.png", title, f"{title} by code width")
     curves = {}
     for r in cells:
         if r["bits"] == 32:
-            curves[labels[r["method"]]] = r["base"]["f1_buckets"]
-            curves[f"MCH-{labels[r['method']]}"] = r["mch"]["f1_buckets"]
+            curves[LABELS[r["method"]]] = r["base"]["f1_buckets"]
+            curves[f"MCH-{LABELS[r['method']]}"] = r["mch"]["f1_buckets"]
     if curves:
         plot_f1_buckets(curves, RESULTS / f"{name}-f1-32.png", "F1 by buckets visited, 32 bits")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What decides about the cells, and where they are."""
     parser.add_argument("--data", required=True, help="as `mch train --data` takes it")
-    parser.add_argument("--name", default="coco", help="the data's name in the results")
     parser.add_argument("--regions", choices=("crops", "pooled"), default="crops")
     parser.add_argument("--size", type=int, help="pixels a side of the backbone's input")
-    parser.add_argument("--sigma", type=float, default=0.5)
-    parser.add_argument("--crops", type=int, default=8)
-    parser.add_argument("--methods", nargs="+", default=[*UNSUPERVISED, *SUPERVISED])
+    parser.add_argument("--sigma", type=float, default=0.5, help="a region's side over the image's")
+    parser.add_argument("--crops", type=int, default=8, help="random crops a training image")
+    every = [*UNSUPERVISED, *SUPERVISED]
+    parser.add_argument("--methods", nargs="+", choices=every, default=every, metavar="METHOD")
     parser.add_argument("--bits", nargs="+", type=int, default=[16, 32, 48, 64])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
     parser.add_argument("--threads", type=int, default=1, help="threads a process")
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--work", type=Path, default=None, help="where cells are kept")
+
+
+def cells_folder(args: argparse.Namespace) -> Path:
+    """Where cells are kept: one folder for each setting that they depend on."""
+    name = f"cells-{args.name}-{args.regions}-{args.size or 160}"
+    if args.sigma != 0.5:
+        name += f"-sigma{args.sigma:g}"
+    if args.crops != 8:
+        name += f"-crops{args.crops}"
+    return Path(args.cache) / name
+
+
+def done(path: Path) -> bool:
+    """Whether a cell's figures are there, and its codes beside them."""
+    return path.exists() and path.with_suffix(".pt").exists()
+
+
+def missing(args: argparse.Namespace) -> list[str]:
+    """Cells that have not been computed."""
+    names = [f"{m}-{b}-{s}" for m, b, s in cells(args)]
+    return [name for name in names if not done(args.work / f"{name}.json")]
+
+
+def run_cells(args: argparse.Namespace) -> None:
+    """Computes the cells that are missing, in processes of their own; features must be there."""
+    if not missing(args):
+        return
+    for claim in args.work.glob("*.claim"):
+        claim.unlink()  # of a run that was interrupted
+    words = ["data", "name", "regions", "size", "sigma", "crops", "seeds", "threads"]
+    command = [sys.executable, __file__, "--worker", str(os.getpid())]
+    for word in [*words, "cache", "work"]:
+        if (value := getattr(args, word)) is not None:
+            command += [f"--{word}", str(value)]
+    command += ["--methods", *args.methods, "--bits", *map(str, args.bits)]
+    workers = [subprocess.Popen(command) for _ in range(args.workers)]
+    try:
+        ends = [worker.wait() for worker in workers]
+    finally:
+        for worker in workers:
+            worker.terminate()
+    if any(ends):
+        sys.exit("a worker failed; run again to go on")
+
+
+def read_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The figures of all cells there are."""
+    return [json.loads(p.read_text()) for p in sorted(args.work.glob("*-*-*.json"))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_options(parser)
+    parser.add_argument("--name", default="coco", help="the data's name in the results")
     parser.add_argument("--report", action="store_true", help="only write what is there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # the parent's process
     args = parser.parse_args()
     if args.work is None:
-        args.work = args.cache / f"cells-{args.name}-{args.regions}-{args.size or 160}"
+        args.work = cells_folder(args)
     args.work.mkdir(parents=True, exist_ok=True)
     if args.worker:
         work(args)
         return
     if not args.report:
-        for claim in args.work.glob("*.claim"):
-            claim.unlink()  # of a run that was interrupted
         Data(open_dataset(args.data), args)  # all features, before the workers share them
-        command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
-        with ThreadPoolExecutor(args.workers) as pool:
-            done = list(pool.map(lambda _: subprocess.run(command).returncode, range(args.workers)))
-        if any(done):
-            sys.exit("a worker failed; run again to go on")
+        run_cells(args)
     report(args)
 
 
