@@ -33,7 +33,7 @@ from mchindex.evaluation.plots import plot_cells, plot_f1_buckets
 from mchindex.models import MCHModel
 from mchindex.models.backbones import create_backbone
 from mchindex.models.extract import Extractor, choose_device
-from mchindex.models.hashing import HashMethod, Packed
+from mchindex.models.hashing import Features, HashMethod, Packed
 from mchindex.models.mch import RegionCodes
 from mchindex.models.methods import create_method
 from mchindex.models.policy import Policy
@@ -46,7 +46,7 @@ from mchindex.training.features import (
     default_cache,
 )
 from mchindex.training.measure import Coded, kept_by, measure
-from mchindex.training.run import TrainingOptions, fit_from_features
+from mchindex.training.run import LABELLINGS, TrainingOptions, fit_from_views, labelled
 from paper_figures import ANHC_XI, BITS, PAPER, theirs
 
 UNSUPERVISED = ("lsh", "itq", "pca")
@@ -80,9 +80,17 @@ class Data:
         self.queries = features("query", WHOLE_ONLY)
         self.database = features("database", Fixed(corners_and_centre(args.sigma)))
         self.training = features("train", WithCrops(args.crops, args.sigma))
+        self._views: dict[int, Features] = {}
 
     def labels(self, split: str) -> Any:
         return self.dataset.labels[self.dataset.splits[split]]
+
+    def views(self, options: TrainingOptions) -> Features:
+        """The training views with what is to be learnt of them, which only a seed changes."""
+        if options.labels == "images" or options.seed not in self._views:
+            array, labels = torch.from_numpy(self.training), torch.from_numpy(self.labels("train"))
+            self._views = {options.seed: labelled(array, labels, options)}
+        return self._views[options.seed]
 
 
 def run_cell(
@@ -92,11 +100,16 @@ def run_cell(
     what `read_cell` gives back."""
     supervised = method in SUPERVISED
     options = TrainingOptions(
-        method, bits, sigma=args.sigma, regions=args.regions, seed=seed, agent=supervised
+        method,
+        bits,
+        sigma=args.sigma,
+        regions=args.regions,
+        seed=seed,
+        agent=supervised,
+        labels=args.labels,
     )
     start = time.monotonic()
-    features, labels = torch.from_numpy(data.training), torch.from_numpy(data.labels("train"))
-    base, policy, curve = fit_from_features(features, labels, options)
+    base, policy, curve = fit_from_views(data.views(options), options)
     trained = time.monotonic() - start
     model = MCHModel(data.backbone, base, policy, args.sigma, mode=args.regions)
     coded = Coded(
@@ -380,6 +393,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads a process")
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--work", type=Path, default=None, help="where cells are kept")
+    parser.add_argument(
+        "--labels", choices=list(LABELLINGS), default="images", help="what is learnt from"
+    )
 
 
 def cells_folder(args: argparse.Namespace) -> Path:
@@ -389,6 +405,8 @@ def cells_folder(args: argparse.Namespace) -> Path:
         name += f"-sigma{args.sigma:g}"
     if args.crops != 8:
         name += f"-crops{args.crops}"
+    if args.labels != "images":
+        name += f"-labels-{args.labels}"
     return Path(args.cache) / name
 
 
@@ -409,7 +427,7 @@ def run_cells(args: argparse.Namespace) -> None:
         return
     for claim in args.work.glob("*.claim"):
         claim.unlink()  # of a run that was interrupted
-    words = ["data", "name", "regions", "size", "sigma", "crops", "seeds", "threads"]
+    words = ["data", "name", "regions", "size", "sigma", "crops", "seeds", "threads", "labels"]
     command = [sys.executable, __file__, "--worker", str(os.getpid())]
     for word in [*words, "cache", "work"]:
         if (value := getattr(args, word)) is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mchindex.cli.settings import AGENT, BACKBONE, as_text, settings_of
+from mchindex.cli.settings import AGENT, BACKBONE, LABELS, as_text, settings_of
 from mchindex.cli.show import output
 
 
@@ -44,6 +44,9 @@ def methods(
     table.add_row("", f"[dim]{as_text(others[AGENT])}[/]")
     table.add_row(f"{BACKBONE}.…", "The training of a backbone from scratch.")
     table.add_row("", f"[dim]{as_text(others[BACKBONE])}[/]")
+    for labels, option in (("crops", "--crop-labels"), ("neighbours", "--unsupervised")):
+        table.add_row(f"{LABELS}.…", f"What is learnt from with {option}.")
+        table.add_row("", f"[dim]{as_text(settings_of('dch', labels)[LABELS])}[/]")
     table.add_row()
     for backbone, kind in BACKBONES.items():
         own = kind.load_pretrained is not Backbone.load_pretrained

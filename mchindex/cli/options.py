@@ -25,7 +25,8 @@ Data = Annotated[
         "--data",
         metavar="SPEC",
         help="A folder with images/ and labels.csv, or coco:DIR, nuswide:DIR, mirflickr:DIR, "
-        "lists:DIR, scenes:N (drawn pictures); options behind it, as in coco:DIR?queries=500.",
+        "lists:DIR, photos:DIR (no labels), scenes:N (drawn pictures); options behind it, as in "
+        "coco:DIR?queries=500.",
         rich_help_panel=DATA,
     ),
 ]
@@ -177,6 +178,14 @@ def scalar(text: str) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return text
     return value
+
+
+def without_labels(spec: str) -> str:
+    """A plain folder of pictures is data enough where no labels are needed."""
+    from mchindex.datasets import TABLE
+
+    folder = Path(spec)
+    return f"photos:{spec}" if folder.is_dir() and not (folder / TABLE).exists() else spec
 
 
 def open_data(spec: str, seed: int, split: Path | None) -> Dataset:

@@ -1,4 +1,5 @@
-"""`--set name=value`: of the method, and with a prefix of the agent or of the backbone's training.
+"""`--set name=value`: of the method, and with a prefix of the agent, the backbone's training or the
+labels that are made for it.
 
 The names, types and defaults are the settings' dataclasses; nothing is listed twice.
 """
@@ -11,25 +12,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mchindex.models.hashing import Settings
 
-AGENT, BACKBONE = "agent", "backbone"
+AGENT, BACKBONE, LABELS = "agent", "backbone", "labels"
 
 
-def settings_of(method: str) -> dict[str, Settings]:
+def settings_of(method: str, labels: str = "images") -> dict[str, Settings]:
     """Every group of settings with its defaults: "" is the method's own."""
     from mchindex.models.methods import METHODS
     from mchindex.training.agent import agent_settings
     from mchindex.training.backbone import BackboneSettings
+    from mchindex.training.run import LABELLINGS
 
     return {
         "": METHODS[method].settings_type(),
         AGENT: agent_settings(method),
         BACKBONE: BackboneSettings(),
+        LABELS: LABELLINGS[labels](),
     }
 
 
-def read_changes(method: str, given: Sequence[str]) -> dict[str, dict[str, Any]]:
+def read_changes(
+    method: str, given: Sequence[str], labels: str = "images"
+) -> dict[str, dict[str, Any]]:
     """Texts `name=value` -> for each group of settings the changed ones, read as their types."""
-    groups = settings_of(method)
+    groups = settings_of(method, labels)
     changes: dict[str, dict[str, Any]] = {group: {} for group in groups}
     for text in given:
         full, equals, value = text.partition("=")
@@ -39,7 +44,12 @@ def read_changes(method: str, given: Sequence[str]) -> dict[str, dict[str, Any]]
         if prefix not in groups or (dot and not prefix):
             raise ValueError(
                 f"--set {text}: {prefix!r} has no settings: there are {method}'s, without a "
-                f"prefix, {AGENT}.… and {BACKBONE}.…"
+                f"prefix, {AGENT}.…, {BACKBONE}.… and {LABELS}.…"
+            )
+        if prefix == LABELS and labels == "images":
+            raise ValueError(
+                f"--set {text}: the images' own labels have no settings: --crop-labels and "
+                "--unsupervised make some that have"
             )
         known = groups[prefix].names()
         if name not in known:

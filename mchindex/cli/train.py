@@ -25,6 +25,7 @@ from mchindex.cli.options import (
     cache_folder,
     open_data,
     use_threads,
+    without_labels,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 METHODS = ("lsh", "itq", "pca", "ksh", "hashnet", "adsh", "dch", "mmhh")
 BACKBONES = ("efficientnet-lite0", "alexnet", "small")
+METHOD = "dch"
+UNSUPERVISED_METHOD = "hashnet"  # ranks best where similarities are guessed
 SPLIT, CURVE = "split.json", "learning-curve"
 
 
@@ -44,14 +47,15 @@ def train(
         typer.Option("--out", metavar="DIR", help="Where the model goes.", rich_help_panel=DATA),
     ],
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
             help=f"The base method: {', '.join(METHODS)}.",
             autocompletion=lambda: list(METHODS),
+            show_default=f"{METHOD}; {UNSUPERVISED_METHOD} with --unsupervised",
             rich_help_panel=MODEL,
         ),
-    ] = "dch",
+    ] = None,
     bits: Annotated[
         int, typer.Option(help="Length of a code, a multiple of 8 to 256.", rich_help_panel=MODEL)
     ] = 64,
@@ -131,6 +135,24 @@ def train(
             rich_help_panel=MODEL,
         ),
     ] = None,
+    crop_labels: Annotated[
+        bool,
+        typer.Option(
+            "--crop-labels",
+            help="Teach crops what they show, as a classifier sees it, not all that their image is "
+            "labelled with.",
+            rich_help_panel=MODEL,
+        ),
+    ] = False,
+    unsupervised: Annotated[
+        bool,
+        typer.Option(
+            "--unsupervised",
+            help="Learn without labels, from which pictures look alike; --data may then be any "
+            "folder of pictures.",
+            rich_help_panel=MODEL,
+        ),
+    ] = False,
     seed: Annotated[
         int,
         typer.Option(
@@ -143,6 +165,15 @@ def train(
         float,
         typer.Option(help="Probability from which on a region is kept.", rich_help_panel=AGENT),
     ] = 0.5,
+    codes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MEAN",
+            help="How many codes an image has on average, such as 1.5: sets --xi.",
+            show_default="whatever --xi gives",
+            rich_help_panel=AGENT,
+        ),
+    ] = None,
     paper_agent: Annotated[
         bool,
         typer.Option(
@@ -185,9 +216,17 @@ def train(
       mch train --data photos --method hashnet --set lr=0.0005 --out model
       mch train --data coco:DIR --size 224 --seed 1 --out model
       mch train --data photos --bits 32 --no-agent --out base
+      mch train --data photos --crop-labels --codes 1.5 --out model
+      mch train --data holiday-pictures --unsupervised --out model
     """
     if resume and overwrite:
         raise ValueError("--resume goes on and --overwrite starts anew: give one of them")
+    if crop_labels and unsupervised:
+        raise ValueError("--crop-labels needs labels and --unsupervised has none: give one of them")
+    labels = "neighbours" if unsupervised else "crops" if crop_labels else "images"
+    if unsupervised:
+        data = without_labels(data)
+    method = method or (UNSUPERVISED_METHOD if unsupervised else METHOD)
     dataset = open_data(data, seed, split)
     from mchindex.training import train_model
 
@@ -210,6 +249,8 @@ def train(
         crop_sigma=crop_sigma,
         seed=seed,
         agent=not no_agent,
+        labels=labels,
+        codes=codes,
     )
     with show.Stages(quiet, {method: f"base {method}"}) as stages:
         try:
@@ -250,12 +291,16 @@ def training_options(changes: list[str], paper_agent: bool, **options: Any) -> T
 
     plain = TrainingOptions(**options)
     plain.check()
-    read = settings.read_changes(plain.method, changes)
+    read = settings.read_changes(plain.method, changes, plain.labels)
     if not plain.agent and (paper_agent or read[settings.AGENT]):
         raise ValueError("--no-agent trains no agent: it has no settings to change")
     agent = (asdict(PAPER) if paper_agent else {}) | read[settings.AGENT]
     full = replace(
-        plain, settings=read[""], agent_settings=agent, backbone_settings=read[settings.BACKBONE]
+        plain,
+        settings=read[""],
+        agent_settings=agent,
+        backbone_settings=read[settings.BACKBONE],
+        labels_settings=read[settings.LABELS],
     )
     full.check()
     return full
@@ -286,6 +331,8 @@ def _measured(
     """
     from mchindex.training import encode_dataset, measure
 
+    if not dataset.labels.any():
+        return None, "not measured: pictures without labels cannot say which are alike"
     if not len(dataset.splits["query"]):
         return None, "not measured: the data have no queries"
     ways = ("base",) if trained.model.policy is None else ("base", "mch")

@@ -13,12 +13,14 @@ from mchindex.datasets.folder import TABLE, read_folder
 from mchindex.datasets.lists import read_lists
 from mchindex.datasets.mirflickr import read_mirflickr
 from mchindex.datasets.nuswide import read_nuswide
+from mchindex.datasets.photos import read_photos
 from mchindex.datasets.scenes import SceneSource
 from mchindex.datasets.scenes import scenes as draw_scenes  # `scenes` stays the module
 from mchindex.datasets.splits import load_split, save_split
 from mchindex.images import PathLike
 
 __all__ = [
+    "TABLE",
     "Dataset",
     "DatasetError",
     "FileSource",
@@ -31,6 +33,7 @@ __all__ = [
     "read_lists",
     "read_mirflickr",
     "read_nuswide",
+    "read_photos",
     "save_split",
 ]
 
@@ -63,6 +66,12 @@ _KINDS = {
     ),
     "lists": _Kind(
         read_lists, "DIR with database.txt, test.txt, train.txt", {"strip": str}, draws=False
+    ),
+    "photos": _Kind(
+        read_photos,
+        "DIR with pictures that have no labels (mch train --unsupervised)",
+        {},
+        draws=False,
     ),
     "scenes": _Kind(
         draw_scenes, "N, for so many drawn pictures", {**_DRAWN, "size": int}, place=int

@@ -14,7 +14,7 @@ import time
 import warnings
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from mchindex.models.hashing import (
     Features,
     HashMethod,
     Progress,
+    Settings,
     Views,
     check_bits,
     pair_weights,
@@ -41,14 +42,25 @@ from mchindex.models.policy import Policy
 from mchindex.regions import check_sigma, read_layout
 from mchindex.training.agent import AgentSettings, agent_settings, train_agent
 from mchindex.training.backbone import BackboneSettings, train_backbone
-from mchindex.training.features import FeatureCache, WithCrops, unreadable
+from mchindex.training.budget import xi_for
+from mchindex.training.features import FeatureCache, Fixed, WithCrops, unreadable
 from mchindex.training.live import LiveViews
+from mchindex.training.neighbours import NeighbourSettings, with_neighbours
+from mchindex.training.shown import ShownSettings, with_shown
 
 CHECKPOINT, REPORT = "checkpoint", "training.json"
 
 
 class TrainingError(Exception):
     """A training cannot start or go on as asked."""
+
+
+Labelling = Literal["images", "crops", "neighbours"]
+LABELLINGS: dict[str, type[Settings]] = {
+    "images": Settings,
+    "crops": ShownSettings,
+    "neighbours": NeighbourSettings,
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,11 @@ class TrainingOptions:
     crop_sigma: tuple[float, float] | None = None  # their sides, drawn between two; None: sigma
     seed: int = 0
     agent: bool = True
+    # What is learnt from: the images' labels, as in the paper; "crops": each crop has those of its
+    # image's labels that it shows (`shown`); "neighbours": no labels at all (`neighbours`).
+    labels: Labelling = "images"
+    labels_settings: dict[str, Any] = field(default_factory=dict)  # of "crops" or "neighbours"
+    codes: float | None = None  # an image on average; sets xi, which is then not looked at
     settings: dict[str, Any] = field(default_factory=dict)  # of the method
     agent_settings: dict[str, Any] = field(default_factory=dict)
     backbone_settings: dict[str, Any] = field(default_factory=dict)
@@ -99,6 +116,32 @@ class TrainingOptions:
         METHODS[self.method].settings_type().updated(self.settings)
         self.agent_options()
         BackboneSettings().updated(self.backbone_settings)
+        self._check_labels()
+        if self.codes is not None:
+            most = len(read_layout(self.layout, self.sigma))
+            if not self.agent:
+                raise ValueError(
+                    "a number of codes an image is for an agent to reach: there is none"
+                )
+            if not 1 <= self.codes <= most:
+                raise ValueError(f"codes an image are 1 to {most}, its regions, not {self.codes}")
+
+    def _check_labels(self) -> None:
+        if self.labels not in LABELLINGS:
+            raise ValueError(f"labels are {', '.join(LABELLINGS)}, not {self.labels!r}")
+        LABELLINGS[self.labels]().updated(self.labels_settings)
+        if self.labels == "images":
+            return
+        what = "labels for crops" if self.labels == "crops" else "training without labels"
+        if self.finetune:
+            raise ValueError(f"{what} needs features that stay as they are: it cannot finetune")
+        if self.labels == "crops" and not self.crops:
+            raise ValueError("labels for crops need crops: at least one a training image")
+        if self.labels == "neighbours" and self.from_scratch:
+            raise ValueError(
+                f"training without labels needs a backbone that has learnt before: {self.backbone} "
+                "starts from nothing, give its weights or choose a pretrained one"
+            )
 
     @property
     def _has_map(self) -> bool:
@@ -180,7 +223,7 @@ def train_model(
     """Trains a model on the data set's training images; with `out`, saves it there."""
     options.check()
     where = choose_device(device)
-    dataset, rows = _labelled(dataset)
+    dataset, rows = _labelled(dataset, options)
     backbone, pretrained = _backbone(options)  # a file of weights that is none leaves no trace
     backbone.to(where)
     work = _prepare(out, options, dataset, resume, overwrite)
@@ -199,7 +242,7 @@ def train_model(
         return LiveViews(backbone, dataset.images, rows.tolist(), labels, regions, options.mode)
 
     if options.from_scratch:
-        dataset, rows = _readable(dataset)
+        dataset, rows = _readable(dataset, options)
         recipe = BackboneSettings().updated(options.backbone_settings)
         if not _finished(work, "backbone", backbone):
             train_backbone(live(), recipe, options.seed, progress, _stage(work, "backbone-part"))
@@ -208,7 +251,7 @@ def train_model(
 
     method = create_method(options.method, backbone.dim, options.bits, options.settings).to(where)
     if options.finetune:
-        dataset, rows = _readable(dataset)
+        dataset, rows = _readable(dataset, options)
         if not _finished(work, "base", method, backbone):
             method.fit(live(), options.seed, progress, _stage(work, "base-part"))
             _finish(work, "base", method, backbone)
@@ -218,10 +261,13 @@ def train_model(
     features = FeatureCache(cache).features(extractor, dataset.images, rows, regions, progress)
     broken = unreadable(features)
     if broken.any():
-        dataset, rows = _without(dataset, rows[broken].tolist(), "unreadable")
+        dataset, rows = _without(dataset, rows[broken].tolist(), "unreadable", options)
         features = features[~broken]
-    data = Features(torch.from_numpy(features), torch.from_numpy(dataset.labels[rows]))
+    array, labels = torch.from_numpy(features), torch.from_numpy(dataset.labels[rows])
     done("features")
+    data = labelled(array, labels, options, progress)
+    if options.labels != "images":
+        done("labels")
     if not options.finetune:
         if not _finished(work, "base", method):
             method.fit(data, options.seed, progress, _stage(work, "base-part"))
@@ -247,6 +293,9 @@ def train_model(
         pretrained,
         options.layout,
     )
+    if options.codes is not None:
+        model = _on_budget(model, options.codes, dataset, cache, progress)
+        done("budget")
     trained = Trained(model, curve, seconds, dict(dataset.skipped))
     if out is not None:
         _save(out, options, trained)
@@ -257,7 +306,13 @@ def fit_from_features(
     features: Tensor, labels: Tensor, options: TrainingOptions, progress: Progress = silent
 ) -> tuple[HashMethod, Policy | None, list[dict[str, float]]]:
     """Base method and agent on features that are at hand: (n, 1 + crops, dim), (n, classes)."""
-    data: Views = Features(features, labels)
+    return fit_from_views(labelled(features, labels, options, progress), options, progress)
+
+
+def fit_from_views(
+    data: Views, options: TrainingOptions, progress: Progress = silent
+) -> tuple[HashMethod, Policy | None, list[dict[str, float]]]:
+    """Base method and agent on views that have their labels, whatever these came from."""
     method = create_method(options.method, data.dim, options.bits, options.settings)
     method.fit(data, options.seed, progress)
     method.eval()
@@ -265,6 +320,35 @@ def fit_from_features(
         return method, None, []
     policy, curve = train_agent(method, data, options.agent_options(), options.seed, progress)
     return method, policy, curve
+
+
+def labelled(
+    array: Tensor, labels: Tensor, options: TrainingOptions, progress: Progress = silent
+) -> Features:
+    """The views with what is to be learnt of them."""
+    if options.labels == "neighbours":
+        near = NeighbourSettings().updated(options.labels_settings)
+        return with_neighbours(array, near, options.seed, progress)
+    data = Features(array, labels)
+    if options.labels == "crops":
+        shown = ShownSettings().updated(options.labels_settings)
+        return with_shown(data, shown, options.seed, progress)
+    return data
+
+
+BUDGETED = 1000  # images of the database by which xi is set
+
+
+def _on_budget(
+    model: MCHModel, codes: float, dataset: Dataset, cache: Path | None, progress: Progress
+) -> MCHModel:
+    """The model with the xi at which the database's images have so many codes on average."""
+    rows = dataset.splits["database"]
+    rows = rows[:: max(1, len(rows) // BUDGETED)]
+    wanted = Fixed(model.layout)
+    features = FeatureCache(cache).features(model.extractor, dataset.images, rows, wanted, progress)
+    found = model.regions_of(features[~unreadable(features)])
+    return replace(model, xi=xi_for(found, codes))
 
 
 def _backbone(options: TrainingOptions) -> tuple[Backbone, bool]:
@@ -276,13 +360,17 @@ def _backbone(options: TrainingOptions) -> tuple[Backbone, bool]:
         return create_backbone(options.backbone, options.size, weights), not options.from_scratch
 
 
-def _labelled(dataset: Dataset) -> tuple[Dataset, Rows]:
+def _labelled(dataset: Dataset, options: TrainingOptions) -> tuple[Dataset, Rows]:
     """Without the training images of no class, which would be unlike everything."""
     rows = dataset.splits["train"]
-    return _without(dataset, rows[~dataset.labels[rows].any(1)].tolist(), "no label")
+    if options.labels == "neighbours":
+        return _without(dataset, [], "", options)
+    if not dataset.labels.any():
+        raise DatasetError(f"{dataset.name} has no labels: train without them (--unsupervised)")
+    return _without(dataset, rows[~dataset.labels[rows].any(1)].tolist(), "no label", options)
 
 
-def _readable(dataset: Dataset) -> tuple[Dataset, Rows]:
+def _readable(dataset: Dataset, options: TrainingOptions) -> tuple[Dataset, Rows]:
     """Without the training images that cannot be decoded, which would end a live training."""
     bad = []
     for i in dataset.splits["train"].tolist():
@@ -290,10 +378,12 @@ def _readable(dataset: Dataset) -> tuple[Dataset, Rows]:
             dataset.images.image(i)
         except ImageError:
             bad.append(i)
-    return _without(dataset, bad, "unreadable")
+    return _without(dataset, bad, "unreadable", options)
 
 
-def _without(dataset: Dataset, bad: list[int], reason: str) -> tuple[Dataset, Rows]:
+def _without(
+    dataset: Dataset, bad: list[int], reason: str, options: TrainingOptions
+) -> tuple[Dataset, Rows]:
     """Without some training images. Of the rest, two must share a label and two must not."""
     left = len(dataset.splits["train"]) - len(bad)
     if left < 2:
@@ -305,7 +395,8 @@ def _without(dataset: Dataset, bad: list[int], reason: str) -> tuple[Dataset, Ro
         )
     dataset = dataset.without(bad, reason)
     rows = dataset.splits["train"]
-    pair_weights(torch.from_numpy(dataset.labels[rows]))
+    if options.labels != "neighbours":
+        pair_weights(torch.from_numpy(dataset.labels[rows]))
     return dataset, rows
 
 

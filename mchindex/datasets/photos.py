@@ -1,0 +1,34 @@
+"""Pictures without labels: every image file in a folder and the folders in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from mchindex.datasets.base import Dataset, DatasetError, FileSource
+from mchindex.images import PathLike
+from mchindex.sources import given
+
+UNLABELLED = "unlabelled"  # a data set has a class; no picture is of this one
+
+
+def read_photos(root: PathLike) -> Dataset:
+    """All of them for training and in the database, none as a query: nothing can be measured."""
+    root = Path(root)
+    items, _ = given(str(root))
+    found = list(items)
+    names = [os.path.relpath(item.path, root) for item in found if item.path and not item.error]
+    if not names:
+        raise DatasetError(f"{root} holds no image files")
+    every = np.arange(len(names))
+    unread = len(found) - len(names)
+    return Dataset(
+        name=root.resolve().name,
+        classes=(UNLABELLED,),
+        labels=np.zeros((len(names), 1), np.bool_),
+        images=FileSource(root, names),
+        splits={"query": np.empty(0, np.int64), "train": every, "database": every},
+        skipped={"cannot be opened": unread} if unread else {},
+    )
