@@ -62,6 +62,8 @@ th, td { padding: .22rem .7rem .22rem 0; text-align: right; border-bottom: 1px s
 th { border-bottom: 1px solid #000; font-weight: 600; }
 th:first-child, td:first-child, .text th, .text td { text-align: left; }
 tr, table:not(.text) { break-inside: avoid; }
+table:not(.text) td:first-child { white-space: nowrap; }
+p:has(+ table), p:has(+ svg) { break-after: avoid; }
 tr.over td { border-top: 1px solid #000; }
 .paper { color: #555; font-size: .9em; white-space: nowrap; }
 .sd { color: #555; font-size: .88em; }
