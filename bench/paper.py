@@ -51,10 +51,10 @@ SCENES = 4000  # pictures of the visual study on drawn ones
 class Clock:
     """Adds the seconds spent in it to those in a file, however it is left."""
 
-    def __init__(self, path: Path, key: Any, tick: float = TICK) -> None:
+    def __init__(self, path: Path, key: Any, before: float = 0.0, tick: float = TICK) -> None:
         self.path, self.key, self.tick = path, key, tick
         stored = read(path)
-        self.before = stored["seconds"] if stored and stored["key"] == key else 0.0
+        self.before = stored["seconds"] if stored and stored["key"] == key else before
 
     @property
     def seconds(self) -> float:
@@ -114,17 +114,20 @@ class Stages:
         key = json.loads(json.dumps(key))
         path = self.folder / f"{name}.json"
         stored = read(path)
-        if stored and stored.get("key") == key and (self.only_read or fresh()):
+        same = stored is not None and stored.get("key") == key
+        if same and (self.only_read or fresh()):
             progress(f"{name}: there already")
         elif self.only_read:
             progress(f"{name}: not there, left out")
             return None
         else:
             progress(f"{name}: begins")
-            with Clock(self.folder / f"{name}.seconds", key) as clock:
+            before = stored["seconds"] if same else 0.0  # gone stale: there is more to do
+            with Clock(self.folder / f"{name}.seconds", key, before) as clock:
                 result = compute()
             stored = {"key": key, "seconds": clock.seconds, "result": result}
             write(path, stored)
+            clock.path.unlink()
             progress(f"{name}: done, {clock.seconds:.0f} s in all")
         self.seconds[name] = stored["seconds"]
         found: Result = stored["result"]

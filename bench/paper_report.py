@@ -62,6 +62,8 @@ th, td { padding: .22rem .7rem .22rem 0; text-align: right; border-bottom: 1px s
 th { border-bottom: 1px solid #000; font-weight: 600; }
 th:first-child, td:first-child, .text th, .text td { text-align: left; }
 tr, table:not(.text) { break-inside: avoid; }
+table:not(.text) td:first-child { white-space: nowrap; }
+p:has(+ table), p:has(+ svg) { break-after: avoid; }
 tr.over td { border-top: 1px solid #000; }
 .paper { color: #555; font-size: .9em; white-space: nowrap; }
 .sd { color: #555; font-size: .88em; }
@@ -220,7 +222,7 @@ def _protocol(content: Content) -> list[str]:
             f"{data['classes_an_image']:.1f} an image. "
         )
     ours = (
-        f"{sizes}{settings['backbone'].capitalize()}, at {settings['size']} px; the whole image "
+        f"{sizes}Network: {settings['backbone']}, at {settings['size']} px; the whole image "
         f"and five regions ({settings['regions']}, σ = {settings['sigma']:g}), ξ = "
         f"{settings['xi']:g}; {settings['crops']} random crops an image for training; "
         f"{_seeds(settings['seeds'])}. Two images are similar if they share a class."
@@ -231,9 +233,10 @@ def _protocol(content: Content) -> list[str]:
         parts.append(_p(tag("b", f"The paper's ({NAMES[paper]}). "), f"{PROTOCOL[paper]}. {ALL}."))
         parts.append(
             _p(
-                "The differences that matter: another network, not fine-tuned, on smaller pictures;"
-                " another and smaller part of the data as queries and database; fewer seeds. The "
-                "paper's figures stand beside ours for orientation: what can be compared is the "
+                "The differences that matter: another network, which is not fine-tuned; other and, "
+                "by the numbers above, fewer or more images as queries, database and training set; "
+                f"{settings['seeds']} seeds instead of five. The paper's figures stand beside ours "
+                "for orientation: what can be compared is the "
                 "step from X to MCH-X, not the level."
             )
         )

@@ -381,7 +381,7 @@ def _time(time: Any) -> list[Statement]:
             shared = [p for p in curve["points"] if p["k"] in flat and p["k"] <= 1000]
             if shared:
                 ratios = [flat[p["k"]] / p["microseconds"] for p in shared]
-                names.append(f"{curve['cell']} {curve['way']}")
+                names.append(_timed(curve))
                 ok.append(min(ratios) > 1)
                 times.append(geometric(ratios))
         fails = [n for n, o in zip(names, ok, strict=True) if not o]
@@ -399,7 +399,7 @@ def _time(time: Any) -> list[Statement]:
     else:
         by: dict[str, list[float]] = {}
         for o in sorted(time["own_bucket"], key=lambda o: o["images"]):
-            by.setdefault(f"{o['cell']} {o['way']}", []).append(o["microseconds"])
+            by.setdefault(_timed(o), []).append(o["microseconds"])
         fails = [name for name, v in by.items() if v[-1] > 2 * v[0]]
         low, high = (geometric([v[i] for v in by.values()]) for i in (0, -1))
         out.append(
@@ -409,6 +409,11 @@ def _time(time: Any) -> list[Statement]:
             )
         )  # fmt: skip
     return out
+
+
+def _timed(curve: Row) -> str:
+    method, bits = curve["cell"].split("-")
+    return f"{'MCH-' if curve['way'] == 'mch' else ''}{LABELS[method]}-{bits}"
 
 
 def _key(curve: Row) -> tuple[str, str]:

@@ -383,6 +383,9 @@ def test_seconds_add_up_over_interrupted_runs(tmp_path: Path) -> None:
     last = paper.Stages(tmp_path)
     last("a", {}, dict)
     assert last.seconds["a"] == stages.seconds["a"]
+    (tmp_path / "a.json").unlink()
+    last("a", {}, dict)
+    assert last.seconds["a"] < 0.4  # computed anew, not gone on with
 
 
 def test_a_killed_run_has_noted_its_seconds(tmp_path: Path) -> None:
