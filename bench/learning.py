@@ -393,9 +393,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads a process")
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--work", type=Path, default=None, help="where cells are kept")
-    parser.add_argument(
-        "--labels", choices=list(LABELLINGS), default="images", help="what is learnt from"
-    )
 
 
 def cells_folder(args: argparse.Namespace) -> Path:
@@ -454,6 +451,9 @@ def main() -> None:
     )
     add_options(parser)
     parser.add_argument("--name", default="coco", help="the data's name in the results")
+    parser.add_argument(
+        "--labels", choices=list(LABELLINGS), default="images", help="what is learnt from"
+    )
     parser.add_argument("--report", action="store_true", help="only write what is there")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # the parent's process
     args = parser.parse_args()

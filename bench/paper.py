@@ -339,6 +339,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="compute nothing, draw what is there")
     args = parser.parse_args(words)
     args.name = args.name or slug(args.data)
+    args.labels = "images"
     args.work = args.work or learning.cells_folder(args)
     for name in ("seeds", "workers", "threads", "part"):
         if getattr(args, name) < 1:
