@@ -30,8 +30,10 @@ from typing import Any
 
 import numpy as np
 
+import beyond
 import learning
 import paper_report
+from beyond import Beyond
 from common import progress, record, write_json
 from learning import SUPERVISED, Data, read_cell
 from mchindex.datasets import DatasetError, open_dataset
@@ -192,15 +194,34 @@ class Experiments:
                 content["visual"] = stage("visual-scenes", {"images": SCENES}, self._scenes)
             elif args.visual == "data":
                 content["visual"] = stage("visual", of, self._visual)
-        content["beyond"] = self._beyond(wanted)
+        content["beyond"] = self._beyond()
         return content
 
-    def _beyond(self, wanted: Result) -> Result | None:
-        """Steps beyond the paper, which another module leaves; see paper_report.beyond."""
-        # The place for a stage of its own: return self.stage("beyond", self.basis | wanted,
-        # lambda: beyond.run(self.args, self.data, self.args.work)).
-        stored = read(self.folder / "beyond.json")
-        return stored.get("result", stored) if stored else None
+    @cached_property
+    def beyond(self) -> Beyond:
+        return Beyond(self.args, self.data, self.threads)
+
+    def _beyond(self) -> Result | None:
+        """Steps beyond the paper, each a stage of its own."""
+        args = self.args
+        cells = [(m, b) for m in beyond.METHODS for b in beyond.BITS]
+        cells = [(m, b) for m, b in cells if m in args.methods and b in args.bits]
+        if not cells:
+            return None
+        of = self.basis | {"cells": cells, "seeds": args.seeds}
+        steps = {
+            "beyond-regions": lambda: self.beyond.more_regions(),
+            "beyond-joint": lambda: self.beyond.jointly(),
+            "beyond-rewards": lambda: self.beyond.new_rewards(),
+            "beyond-crop-labels": lambda: self.beyond.crop_labels(),
+        }
+        found = [self.stage(name, of, compute) for name, compute in steps.items()]
+        content: Result = {"steps": [step for step in found if step]}
+        if "hashnet" in args.methods:
+            content["unsupervised"] = self.stage(
+                "beyond-unsupervised", of, lambda: self.beyond.unsupervised()
+            )
+        return content
 
     def _features(self) -> Result:
         dataset = self.data.dataset

@@ -65,10 +65,31 @@ class RegionCodes:
         kept: NDArray[np.bool_] = (self.keep >= xi) & (self.keep > 0)
         return kept
 
+    def distinct(self, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(n, regions): of the kept, those whose code no earlier kept one of the image has."""
+        return kept & first_of_equals(self.codes, kept)
+
+    def xi_for(self, codes: float) -> float:
+        """The xi at which these images come nearest to so many distinct codes each, on average.
+
+        The whole image's code always stands; where all regions together give fewer codes than
+        asked for, all of them are kept.
+        """
+        wanted = codes * len(self.codes)
+        steps = np.unique(self.keep[self.keep > 0])  # what is kept changes at these alone
+        low, high = 0, len(steps) - 1
+
+        def codes_at(step: int) -> int:
+            return int(self.distinct(self.kept(float(steps[step]))).sum())
+
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if codes_at(middle) > wanted else (low, middle)
+        return float(steps[min((low, high), key=lambda step: abs(codes_at(step) - wanted))])
+
     def chosen(self, kept: NDArray[np.bool_]) -> Encoded:
         """Those regions' codes, each image's equal ones once."""
-        distinct = kept & first_of_equals(self.codes, kept)
-        images, regions = np.nonzero(distinct)
+        images, regions = np.nonzero(self.distinct(kept))
         return Encoded(
             self.codes[images, regions],
             images.astype(np.int64),
@@ -145,6 +166,17 @@ class MCHModel:
         """The whole images' codes, (n, bits // 8)."""
         features = self._features(images, np.array([WHOLE]))
         return self.codes_of(torch.from_numpy(features[:, 0]))
+
+    def with_codes(self, codes: float, images: Iterable[Source]) -> MCHModel:
+        """The same model with the xi at which images like these have so many codes on average."""
+        if self.policy is None:
+            raise ValueError("a model without a policy stores one code an image")
+        if not 1 <= codes <= len(self.layout):
+            raise ValueError(f"codes an image are 1 to {len(self.layout)}, not {codes}")
+        found = self.regions_of(self._features(images, self.layout.array()))
+        if not len(found.codes):
+            raise ValueError("give at least one image, better some hundreds: xi is set by them")
+        return replace(self, xi=found.xi_for(codes))
 
     def choose(self, found: RegionCodes) -> Encoded:
         """Keeps what the policy gives a probability of at least xi, and the whole image always."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
@@ -51,6 +52,8 @@ class AgentSettings(Settings):
     # Added to each reward. The base method knows its training images by heart: there a region
     # helps less than it will with new images.
     bonus: float = 0.0
+    # The bonus that leaves this share of the crops worth keeping takes the place of `bonus`.
+    worth: float | None = None
     # Factor on what dissimilar pairs cost. At 1 a region is kept that finds a few more similar
     # images than chance; more keeps only regions whose buckets are purer.
     dissimilar: float = 1.0
@@ -62,6 +65,8 @@ class AgentSettings(Settings):
             if getattr(self, name) < least:
                 given = getattr(self, name)
                 raise ValueError(f"the agent's {name} is at least {least}, not {given}")
+        if self.worth is not None and not 0 < self.worth < 1:
+            raise ValueError(f"the agent's worth is a share between 0 and 1, not {self.worth}")
 
 
 PAPER = AgentSettings(
@@ -87,16 +92,22 @@ TUNED: dict[str, dict[str, Any]] = {
 
 # A net that learnt from scratch knows less: only the surer of its regions are worth keeping.
 SCRATCH: dict[str, Any] = {"bonus": 0.0, "dissimilar": 3.0}
+# Guessed similarities are too few for a reward to say that a region is worth its code, but not
+# which regions are worth more than others.
+GUESSED: dict[str, Any] = {"worth": 0.3}
 
 
 def agent_settings(
-    method: str, changes: dict[str, Any] | None = None, scratch: bool = False
+    method: str,
+    changes: dict[str, Any] | None = None,
+    scratch: bool = False,
+    guessed: bool = False,
 ) -> AgentSettings:
     """The settings for a method's agent, with some of them changed.
 
-    `scratch`: the backbone learnt from the training images alone.
+    `scratch`: the backbone learnt from the training images alone; `guessed`: labels are.
     """
-    tuned = SCRATCH if scratch else TUNED.get(method, {})
+    tuned = GUESSED if guessed else SCRATCH if scratch else TUNED.get(method, {})
     return AgentSettings().updated(tuned).updated(changes or {})
 
 
@@ -184,7 +195,11 @@ def scaled(reward: Tensor, settings: AgentSettings) -> Tensor:
     """Rewards as the policy is trained on them."""
     if settings.scale == "std":
         reward = reward / reward.std(correction=0).clamp(min=1e-12)
-    return reward.sign() * reward.abs() ** settings.power + settings.bonus
+    reward = reward.sign() * reward.abs() ** settings.power
+    if settings.worth is None:
+        return reward + settings.bonus
+    # As NumPy does it: torch.quantile takes no more than 16 million numbers.
+    return reward - float(np.quantile(reward.cpu().numpy(), 1 - settings.worth))
 
 
 def policy_loss(probabilities: Tensor, reward: Tensor, estimator: Estimator) -> Tensor:

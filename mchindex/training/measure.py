@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mchindex.datasets import Dataset, DatasetError
 from mchindex.evaluation import Codes, Evaluation, evaluate
 from mchindex.models.hashing import Packed, Progress, silent
-from mchindex.models.mch import Encoded, MCHModel, RegionCodes, first_of_equals
+from mchindex.models.mch import Encoded, MCHModel, RegionCodes
 from mchindex.training.features import WHOLE_ONLY, FeatureCache, Fixed, unreadable
 
 WAYS = ("base", "mch", "random_keep", "keep_all")
@@ -85,13 +85,8 @@ def kept_by(way: str, found: RegionCodes, xi: float, seed: int = 0) -> NDArray[n
     if way == "mch":
         return kept
     if way == "random_keep":
-        return _at_random(found, distinct_codes(found, kept), seed)
+        return _at_random(found, int(found.distinct(kept).sum()), seed)
     raise ValueError(f"a way of keeping is one of {', '.join(WAYS)}, not {way!r}")
-
-
-def distinct_codes(found: RegionCodes, kept: NDArray[np.bool_]) -> int:
-    """How many codes the images have, equal ones of an image counted once."""
-    return int((kept & first_of_equals(found.codes, kept)).sum())
 
 
 def _at_random(found: RegionCodes, codes: int, seed: int) -> NDArray[np.bool_]:
@@ -101,7 +96,7 @@ def _at_random(found: RegionCodes, codes: int, seed: int) -> NDArray[np.bool_]:
     low, high = 0.0, 1.0
     for _ in range(24):
         middle = (low + high) / 2
-        if distinct_codes(found, lot < middle) < codes:
+        if found.distinct(lot < middle).sum() < codes:
             low = middle
         else:
             high = middle

@@ -1,10 +1,9 @@
 """Labels out of nothing but pictures: which images lie near one another in the features.
 
 Whole images and crops are gathered around centres (k-means on the sphere, in the features' leading
-directions). An image counts with the centres that are nearest to it, and with those that several of
-its crops agree upon; a crop counts with its own nearest. Two images are then similar if they share
-a centre, as two labelled ones are if they share a label, and everything that learns from labels can
-learn from these.
+directions). A whole picture shows the centres that are nearest to it, and those that several of its
+crops agree upon; a crop shows its own nearest. An image's labels are all that any of its views
+shows, and everything that learns from labels can learn from these.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from mchindex.models.hashing import Features, Progress, Settings, silent
 
 @dataclass(frozen=True)
 class NeighbourSettings(Settings):
-    centres: int = 300  # fewer where there are not ten images for each
-    whole: int = 3  # the nearest centres with which a whole image counts,
-    crop: int = 2  # and a crop
-    votes: int = 2  # crops that must agree before their image counts with a centre of theirs
+    centres: int = 300  # fewer where there are not five images for each
+    whole: int = 3  # the nearest centres, which a whole picture shows; in proportion, where
+    crop: int = 2  # there are fewer centres, at least one; and those that a crop shows
+    votes: int = 2  # crops that must agree before the whole picture shows a centre of theirs
     directions: int = 128  # the features' leading ones, in which nearness is measured
     power: float = 0.5  # features are raised to it first: peaks count for less
     rounds: int = 25  # of k-means
@@ -47,17 +46,18 @@ def with_neighbours(
     """Views (n, views, dim), labelled by the centres that they lie near."""
     settings = settings or NeighbourSettings()
     place = _placed(array, settings)  # (n, views, directions)
-    centres = max(2, min(settings.centres, len(array) // 10))
+    centres = max(2, min(settings.centres, len(array) // 5))
+    share = centres / settings.centres
     # All whole images, and as many crops as there are of three each: enough to place centres.
     seen = place[:, : min(4, array.shape[1])].flatten(0, 1)
     middle = spherical_k_means(seen, centres, settings.rounds, seed, progress)
     by_view = torch.zeros(*place.shape[:2], centres, dtype=torch.bool)
     for view in range(place.shape[1]):
-        near = settings.crop if view else settings.whole
+        near = max(1, round(share * (settings.crop if view else settings.whole)))
         nearest = (place[:, view] @ middle.T).topk(min(near, centres - 1), dim=1).indices
         by_view[:, view].scatter_(1, nearest, True)
     by_view[:, 0] |= by_view[:, 1:].sum(1) >= settings.votes
-    return Features(array, by_view[:, 0].clone(), by_view)
+    return Features(array, by_view.any(1), by_view)
 
 
 def _placed(array: Tensor, settings: NeighbourSettings) -> Tensor:

@@ -42,7 +42,6 @@ from mchindex.models.policy import Policy
 from mchindex.regions import check_sigma, read_layout
 from mchindex.training.agent import AgentSettings, agent_settings, train_agent
 from mchindex.training.backbone import BackboneSettings, train_backbone
-from mchindex.training.budget import xi_for
 from mchindex.training.features import FeatureCache, Fixed, WithCrops, unreadable
 from mchindex.training.live import LiveViews
 from mchindex.training.neighbours import NeighbourSettings, with_neighbours
@@ -135,8 +134,6 @@ class TrainingOptions:
         what = "labels for crops" if self.labels == "crops" else "training without labels"
         if self.finetune:
             raise ValueError(f"{what} needs features that stay as they are: it cannot finetune")
-        if self.labels == "crops" and not self.crops:
-            raise ValueError("labels for crops need crops: at least one a training image")
         if self.labels == "neighbours" and self.from_scratch:
             raise ValueError(
                 f"training without labels needs a backbone that has learnt before: {self.backbone} "
@@ -162,7 +159,8 @@ class TrainingOptions:
         return WithCrops(self.crops, low if low == high else (low, high))
 
     def agent_options(self) -> AgentSettings:
-        return agent_settings(self.method, self.agent_settings, self.from_scratch)
+        guessed = self.labels == "neighbours"
+        return agent_settings(self.method, self.agent_settings, self.from_scratch, guessed)
 
     @property
     def from_scratch(self) -> bool:
@@ -328,7 +326,14 @@ def labelled(
     """The views with what is to be learnt of them."""
     if options.labels == "neighbours":
         near = NeighbourSettings().updated(options.labels_settings)
-        return with_neighbours(array, near, options.seed, progress)
+        guessed = with_neighbours(array, near, options.seed, progress)
+        try:
+            pair_weights(guessed.labels)
+        except ValueError as error:
+            raise ValueError(
+                f"without labels, {error}: more pictures help, or other settings of labels.…"
+            ) from error
+        return guessed
     data = Features(array, labels)
     if options.labels == "crops":
         shown = ShownSettings().updated(options.labels_settings)
@@ -348,7 +353,7 @@ def _on_budget(
     wanted = Fixed(model.layout)
     features = FeatureCache(cache).features(model.extractor, dataset.images, rows, wanted, progress)
     found = model.regions_of(features[~unreadable(features)])
-    return replace(model, xi=xi_for(found, codes))
+    return replace(model, xi=found.xi_for(codes))
 
 
 def _backbone(options: TrainingOptions) -> tuple[Backbone, bool]:

@@ -1,0 +1,316 @@
+"""Steps beyond the paper, each against the paper's MCH with as many codes an image.
+
+A step changes one thing of MCH and is then held to the paper's number of codes, cell by cell: xi is
+set so that the database has as many. It is kept if F1 of the own bucket rises on the mean over
+methods and widths and mAP does not fall. bench/paper.py runs these and shows them in its report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import learning
+from common import progress
+from learning import Data, Kept, read_cell
+from mchindex.evaluation import evaluate
+from mchindex.models import MCHModel
+from mchindex.models.deep import DeepHash
+from mchindex.models.hashing import sign
+from mchindex.models.mch import RegionCodes
+from mchindex.regions import Layout, corners_and_centre, read_layout
+from mchindex.training.agent import agent_settings, train_agent
+from mchindex.training.features import FeatureCache
+from mchindex.training.measure import as_codes
+from mchindex.training.run import TrainingOptions
+from paper_studies import Parts
+
+Result = dict[str, Any]
+Flags = NDArray[np.bool_]
+
+METHODS = ("dch", "hashnet", "adsh")
+BITS = (32, 64)
+FIGURES = ("f1_own", "map", "r0", "p0", "anhc")
+XI = 0.5
+MOST_CODES = 6  # of an image, the whole image's among them
+MORE_REGIONS = "grid:3x3+grid:1x1@0.7"
+# A region counts for less the nearer it is to one kept already: half of it at about so many bits.
+NOVELTY = 3.0
+
+
+class Beyond:
+    """The cells that steps start from, and how a step is measured against them."""
+
+    def __init__(self, args: argparse.Namespace, data: Data, threads: int) -> None:
+        self.args, self.data, self.threads = args, data, threads
+        self.cells = [
+            (m, b, s)
+            for m in METHODS
+            for b in BITS
+            for s in range(args.seeds)
+            if m in args.methods and b in args.bits
+        ]
+
+    def each(self) -> Iterator[tuple[tuple[str, int, int], Kept]]:
+        for cell in self.cells:
+            yield cell, self.read(self.args.work, cell)
+
+    def read(self, work: Path, cell: tuple[str, int, int]) -> Kept:
+        return read_cell(work, "{}-{}-{}".format(*cell), self.data.backbone.dim)
+
+    def model(self, kept: Kept) -> MCHModel:
+        sigma, mode = self.args.sigma, self.args.regions
+        return MCHModel(self.data.backbone, kept.method, kept.policy, sigma, mode=mode)
+
+    def measured(self, kept: Kept, found: RegionCodes, chosen: Flags) -> dict[str, float]:
+        figures = evaluate(
+            kept.queries,
+            as_codes(found.chosen(chosen)),
+            self.data.labels("query"),
+            self.data.labels("database"),
+            threads=self.threads,
+        )
+        return {name: float(getattr(figures, name)) for name in FIGURES}
+
+    def step(
+        self,
+        name: str,
+        what: str,
+        change: Callable[[tuple[str, int, int], Kept], tuple[Kept, RegionCodes]],
+        choose: Callable[[RegionCodes, float], Flags] | None = None,
+    ) -> Result:
+        """A step's figures beside the paper's, at the paper's number of codes in each cell."""
+        choose = choose or on_budget
+        rows: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
+        for cell, kept in self.each():
+            paper = self._paper(cell)
+            changed, found = change(cell, kept)
+            ours = self.measured(changed, found, choose(found, paper["anhc"]))
+            rows.setdefault(cell[:2], []).append((paper, ours))
+            progress(
+                f"{name}, {cell[0]}-{cell[1]} seed {cell[2]}: F1 {paper['f1_own']:.4f} -> "
+                f"{ours['f1_own']:.4f}, mAP {paper['map']:.4f} -> {ours['map']:.4f}, codes "
+                f"{paper['anhc']:.3f} -> {ours['anhc']:.3f}"
+            )
+        cells = [
+            {"method": m, "bits": b, "seeds": len(pairs)}
+            | {way: _means([p[i] for p in pairs]) for i, way in enumerate(("mch", "step"))}
+            for (m, b), pairs in rows.items()
+        ]
+        return {"name": name, "what": what, "cells": cells} | verdict(cells)
+
+    def _paper(self, cell: tuple[str, int, int]) -> dict[str, float]:
+        path = self.args.work / "{}-{}-{}.json".format(*cell)
+        row = json.loads(path.read_text())["mch"]
+        return {name: row[name] for name in FIGURES}
+
+    # The steps.
+
+    def more_regions(self) -> Result:
+        """The paper's policy over a grid and a second sigma; at most five regions are kept."""
+        layout = read_layout(MORE_REGIONS, self.args.sigma)
+        features = self._all_regions(layout)
+
+        def change(cell: tuple[str, int, int], kept: Kept) -> tuple[Kept, RegionCodes]:
+            return kept, likeliest(self.model(kept).regions_of(features), MOST_CODES)
+
+        return self.step(
+            "more regions",
+            f"{len(layout) - 1} regions to choose from instead of five ({MORE_REGIONS}); of these "
+            f"the policy's {MOST_CODES - 1} likeliest.",
+            change,
+        )
+
+    def _all_regions(self, layout: Layout) -> NDArray[np.float16]:
+        """The layout's features; those of the paper's regions are there already."""
+        have = corners_and_centre(self.args.sigma).boxes
+        missing = tuple(i for i, box in enumerate(layout.boxes) if not _near(box, have))
+        more = Layout(
+            ("whole", *(layout.names[i] for i in missing)),
+            (layout.boxes[0], *(layout.boxes[i] for i in missing)),
+        )
+        model = self.model(next(self.each())[1])
+        rows = self.data.dataset.splits["database"]
+        cache = FeatureCache(self.args.cache)
+
+        def tell(stage: str, done: int, total: int, figures: Any) -> None:
+            if done % 4096 == 0 or done == total:
+                progress(f"features of more regions: {done:,} of {total:,}")
+
+        parts = Parts(more)
+        found = cache.features(model.extractor, self.data.dataset.images, rows, parts, tell)
+        return np.concatenate([self.data.database, found], axis=1)
+
+    def jointly(self) -> Result:
+        """Regions one after the other, each weighed against those that are kept."""
+        return self.step(
+            "joint choice",
+            "Regions are chosen one after the other; one whose code is near a kept one counts for "
+            f"less (by half at {NOVELTY * np.log(2):.1f} bits).",
+            lambda cell, kept: (kept, kept.database),
+            joint,
+        )
+
+    def new_rewards(self) -> Result:
+        """The agent anew, on codes that are as unsure as those of images never seen."""
+
+        def change(cell: tuple[str, int, int], kept: Kept) -> tuple[Kept, RegionCodes]:
+            method, bits, seed = cell
+            options = TrainingOptions(method, bits, seed=seed)
+            views = self.data.views(options)
+            assert isinstance(kept.method, DeepHash)
+            twin = unsure(kept.method, seed)
+            policy, _ = train_agent(twin, views, agent_settings(method), seed)
+            changed = Kept(kept.method, policy, kept.queries, kept.database)
+            return changed, self.model(changed).regions_of(self.data.database)
+
+        return self.step(
+            "rewards on unsure codes",
+            "The agent's rewards come from codes computed with dropout: the hash layer knows its "
+            "training images by heart, and is as unsure of them then as of new ones.",
+            change,
+        )
+
+    def crop_labels(self) -> Result:
+        """Base and agent anew, on crops that are taught what they show."""
+        args = self._other("crops", METHODS, BITS)
+        learning.run_cells(args)
+
+        def change(cell: tuple[str, int, int], kept: Kept) -> tuple[Kept, RegionCodes]:
+            new = self.read(args.work, cell)
+            return new, new.database
+
+        return self.step(
+            "labels for crops",
+            "Base and agent learn from crops that have only those of their image's labels that "
+            "they show, as a classifier of the same features sees it (mch train --crop-labels).",
+            change,
+        )
+
+    def unsupervised(self) -> Result:
+        """MCH without labels beside single codes without labels."""
+        args = self._other("neighbours", ("hashnet",), BITS)
+        learning.run_cells(args)
+        rows = [
+            {"name": name, "bits": bits} | figures
+            for bits in args.bits
+            for name, figures in (
+                *((m.upper(), self._mean(self.args.work, m, bits, "base")) for m in ("itq", "pca")),
+                ("unsupervised HashNet", self._mean(args.work, "hashnet", bits, "base")),
+                ("unsupervised MCH-HashNet", self._mean(args.work, "hashnet", bits, "mch")),
+            )
+            if figures
+        ]
+        ours = {r["bits"]: r for r in rows if r["name"].startswith("unsupervised MCH")}
+        others = [r for r in rows if not r["name"].startswith("unsupervised")]
+        wins = bool(others) and all(
+            ours[r["bits"]][f] > r[f] for r in others for f in ("map", "r0")
+        )
+        what = "beats" if wins else "does not beat"
+        return {
+            "cells": rows,
+            "holds": wins,
+            "statement": "Similar is who shares a centre of k-means in the frozen features "
+            "(mch train --unsupervised). Unsupervised MCH "
+            f"{what} ITQ and PCA with a random rotation in both mAP and R@H=0 at every width.",
+        }
+
+    def _mean(self, work: Path, method: str, bits: int, way: str) -> dict[str, float]:
+        paths = [work / f"{method}-{bits}-{seed}.json" for seed in range(self.args.seeds)]
+        rows = [json.loads(path.read_text())[way] for path in paths if path.exists()]
+        return _means([{name: row[name] for name in FIGURES} for row in rows]) if rows else {}
+
+    def _other(
+        self, labels: str, methods: Sequence[str], bits: Sequence[int]
+    ) -> argparse.Namespace:
+        """The same data, cells of other labels in a folder of their own."""
+        args = copy.copy(self.args)
+        args.labels, args.work = labels, self.args.work / f"labels-{labels}"
+        args.methods = [m for m in methods if m in self.args.methods]
+        args.bits = [b for b in bits if b in self.args.bits]
+        args.work.mkdir(exist_ok=True)
+        return args
+
+
+def unsure(method: DeepHash, seed: int) -> DeepHash:
+    """A trained method's twin whose codes are computed with dropout."""
+    twin = copy.deepcopy(method)
+    generator = torch.Generator().manual_seed(seed)
+    share = twin.settings.dropout
+
+    def codes(x: Tensor) -> Tensor:
+        f = twin.features(x)
+        stays = torch.rand(f.shape, generator=generator) >= share
+        return sign(twin.hash(f * stays / (1 - share)))
+
+    twin.codes = codes  # type: ignore[method-assign]
+    return twin
+
+
+def on_budget(found: RegionCodes, codes: float) -> Flags:
+    return found.kept(found.xi_for(codes))
+
+
+def likeliest(found: RegionCodes, most: int) -> RegionCodes:
+    """All but the `most` regions that are kept most probably have a probability of 0."""
+    order = np.argsort(-found.keep, axis=1, kind="stable")
+    place = np.argsort(order, axis=1, kind="stable")
+    return RegionCodes(found.codes, np.where(place < most, found.keep, 0).astype(np.float32))
+
+
+def joint(found: RegionCodes, codes: float) -> Flags:
+    """Greedy: the next region is the one of most probability times novelty."""
+    n, regions, _ = found.codes.shape
+    ones = np.bitwise_count(found.codes[:, :, None] ^ found.codes[:, None]).sum(-1)
+    left = found.keep.astype(np.float64)
+    worth = np.zeros((n, regions))
+    rows, pick = np.arange(n), np.zeros(n, np.int64)
+    near = np.full((n, regions), np.inf)
+    for place in range(regions):
+        worth[rows, pick] = 1.0 if place == 0 else (left * _novel(near))[rows, pick]
+        left[rows, pick] = 0
+        near = np.minimum(near, ones[rows, pick])
+        pick = (left * _novel(near)).argmax(1)
+    return on_budget(RegionCodes(found.codes, worth.astype(np.float32)), codes)
+
+
+def _novel(near: NDArray[np.float64]) -> NDArray[np.float64]:
+    value: NDArray[np.float64] = 1 - np.exp(-near / NOVELTY)
+    return value
+
+
+def verdict(cells: list[Result]) -> Result:
+    """What the step changes on the mean over methods and widths, and whether it is kept."""
+
+    def mean(way: str, figure: str) -> float:
+        return float(np.mean([c[way][figure] for c in cells]))
+
+    ratio = mean("step", "f1_own") / mean("mch", "f1_own")
+    change = mean("step", "map") - mean("mch", "map")
+    each = float(np.mean([c["step"]["f1_own"] / c["mch"]["f1_own"] for c in cells]))
+    off = max(abs(c["step"]["anhc"] - c["mch"]["anhc"]) for c in cells)
+    return {
+        "f1_ratio": ratio,  # of the means
+        "f1_mean_ratio": each,  # the mean of the ratios
+        "map_change": change,
+        "anhc_change": mean("step", "anhc") - mean("mch", "anhc"),
+        "anhc_off": off,  # in the cell where it is furthest off
+        "kept": ratio > 1 and change >= 0,
+    }
+
+
+def _means(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def _near(box: Sequence[float], boxes: Sequence[Sequence[float]]) -> bool:
+    return any(np.allclose(box, other) for other in boxes)
