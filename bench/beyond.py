@@ -272,14 +272,16 @@ def joint(found: RegionCodes, codes: float) -> Flags:
     n, regions, _ = found.codes.shape
     ones = np.bitwise_count(found.codes[:, :, None] ^ found.codes[:, None]).sum(-1)
     left = found.keep.astype(np.float64)
+    left[:, 0] = 0
     worth = np.zeros((n, regions))
-    rows, pick = np.arange(n), np.zeros(n, np.int64)
-    near = np.full((n, regions), np.inf)
-    for place in range(regions):
-        worth[rows, pick] = 1.0 if place == 0 else (left * _novel(near))[rows, pick]
+    worth[:, 0] = 1  # the whole image's code stands
+    rows, near = np.arange(n), ones[:, 0].astype(np.float64)
+    for _ in range(regions - 1):
+        value = left * _novel(near)
+        pick = value.argmax(1)
+        worth[rows, pick] = np.maximum(worth[rows, pick], value[rows, pick])
         left[rows, pick] = 0
         near = np.minimum(near, ones[rows, pick])
-        pick = (left * _novel(near)).argmax(1)
     return on_budget(RegionCodes(found.codes, worth.astype(np.float32)), codes)
 
 
@@ -294,9 +296,9 @@ def verdict(cells: list[Result]) -> Result:
     def mean(way: str, figure: str) -> float:
         return float(np.mean([c[way][figure] for c in cells]))
 
-    ratio = mean("step", "f1_own") / mean("mch", "f1_own")
+    ratio = _over(mean("step", "f1_own"), mean("mch", "f1_own"))
     change = mean("step", "map") - mean("mch", "map")
-    each = float(np.mean([c["step"]["f1_own"] / c["mch"]["f1_own"] for c in cells]))
+    each = float(np.mean([_over(c["step"]["f1_own"], c["mch"]["f1_own"]) for c in cells]))
     off = max(abs(c["step"]["anhc"] - c["mch"]["anhc"]) for c in cells)
     return {
         "f1_ratio": ratio,  # of the means
@@ -306,6 +308,11 @@ def verdict(cells: list[Result]) -> Result:
         "anhc_off": off,  # in the cell where it is furthest off
         "kept": ratio > 1 and change >= 0,
     }
+
+
+def _over(a: float, b: float) -> float:
+    """a / b, and 1 where both are nothing."""
+    return (a + 1e-12) / (b + 1e-12)
 
 
 def _means(rows: list[dict[str, float]]) -> dict[str, float]:

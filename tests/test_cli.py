@@ -154,7 +154,7 @@ def test_the_defaults_are_the_librarys() -> None:
     for field in fields(TrainingOptions):
         if field.name in given and field.name != "method":  # which depends on --unsupervised
             assert given[field.name].default == getattr(TrainingOptions(), field.name), field.name
-    assert train_file.METHOD == TrainingOptions().method
+    assert TrainingOptions().method == train_file.METHOD
     assert tuple(METHODS) == train_file.METHODS
     assert tuple(BACKBONES) == train_file.BACKBONES
 
