@@ -290,8 +290,10 @@ def test_the_report_is_one_file_that_needs_nothing_else() -> None:
                        for w, v in (("mch", 0.5), ("step", 0.6))}
                 ],
                 "f1_ratio": 1.2,
+                "f1_mean_ratio": 1.3,
                 "map_change": 0.01,
                 "anhc_change": 0.02,
+                "anhc_off": 0.03,
                 "kept": True,
             }
         ],

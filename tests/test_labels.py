@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mchindex import MCHIndex
 from mchindex.cli import run
 from mchindex.datasets import DatasetError, open_dataset, read_photos
 from mchindex.datasets.scenes import SceneSource, scenes
@@ -314,7 +315,17 @@ def test_photos_train_a_model_that_fills_an_index(
     text = capsys.readouterr().out
     assert "MCH-HASHNET" in text
     assert "not measured: pictures without labels" in " ".join(text.split())
-    assert run(["add", str(photos), "--index", index, "--model", out, "--quiet"]) == 0
+    (photos / "broken.png").write_bytes(b"no picture")
+    adding = ["add", str(photos), "--index", index, "--model", out, "--codes", "2", "--quiet"]
+    assert run(adding) == 1  # all but the broken one
+    with MCHIndex.open(index) as opened:
+        assert opened.stats()["codes"] / len(opened) == pytest.approx(2.0, abs=0.05)
+    capsys.readouterr()
+    assert run(adding) == 1
+    assert "--codes were settled when" in capsys.readouterr().err
+    assert run(["add", str(photos), "--index", f"{index}2", "--model", out, "--codes", "9"]) == 2
+    assert "codes an image are 1 to 6, not 9" in capsys.readouterr().err
+    (photos / "broken.png").unlink()
     query = str(photos / "0.png")
     assert run(["search", query, "--index", index, "-k", "3", "--json"]) == 0
 

@@ -35,8 +35,10 @@ from mchindex.cli.options import (
 
 if TYPE_CHECKING:
     from mchindex.adding import Added, Step
+    from mchindex.models import MCHModel
 
 SHOWN = 20  # failed images named without --verbose
+SAMPLE = 300  # images by which --codes is settled
 PAUSE = 10.0  # seconds between two lines of progress
 
 
@@ -66,6 +68,17 @@ def add(
             "names are absolute or relative to FILE's folder.",
             show_default=False,
             rich_help_panel=DATA,
+        ),
+    ] = None,
+    codes: Annotated[
+        float | None,
+        typer.Option(
+            "--codes",
+            metavar="MEAN",
+            help="How many codes an image of a new index has on average, such as 1.5; settled by "
+            "some of these images.",
+            show_default="whatever the model keeps",
+            rich_help_panel=INDEX,
         ),
     ] = None,
     prune: Annotated[
@@ -99,6 +112,7 @@ def add(
       mch add photos --prune --quiet
       mch add holiday/*.jpg --metadata album=holiday --metadata year=2024
       mch add scans --index scans.mch --metadata-file scans/captions.csv
+      mch add photos --index small.mch --codes 1.2
     """
     folders = _checked(paths, prune)
     notes = Notes(metadata or [], metadata_file)
@@ -106,7 +120,8 @@ def add(
     from mchindex.index import MCHIndex
 
     use_threads(threads)
-    with MCHIndex.open(index, model, wait=wait, device=device) as opened:
+    chosen = model if codes is None else _on_budget(index, model, codes, paths, device)
+    with MCHIndex.open(index, chosen, wait=wait, device=device) as opened:
         try:
             _ = opened.model.extractor  # made ready before the clock starts
             began = time.monotonic()
@@ -171,6 +186,34 @@ def _check_model(index: Path, model: str | None) -> None:
     if not (find(name) / CONFIG).is_file():
         known = ", ".join(names()) or "none"
         raise ValueError(f"there is no model {name} (models by name: {known})")
+
+
+def _on_budget(
+    index: Path, model: str | None, codes: float, paths: Sequence[str], device: str
+) -> MCHModel | None:
+    """For a new index the model, keeping so many codes of images like these."""
+    from mchindex.images import ImageError, open_rgb
+    from mchindex.index import DEFAULT_MODEL
+    from mchindex.models import MCHModel
+    from mchindex.sources import given
+    from mchindex.store import FILE
+
+    if (index / FILE).exists():
+        given_both = "--model and --codes were" if model else "--codes was"
+        say(f"{given_both} settled when {index} was made: it goes on as it began")
+        return None
+    files = [item.path for item in given(list(paths))[0] if item.path and not item.error]
+    sample = []
+    for path in files[:: max(1, len(files) // SAMPLE)]:
+        try:
+            open_rgb(path)
+        except ImageError:
+            continue  # `add` will say what is wrong with it
+        sample.append(path)
+    if not sample:
+        raise ValueError("--codes is settled by some of the images: none of them can be read")
+    loaded = MCHModel.load(DEFAULT_MODEL if model is None else model, device=device)
+    return loaded.with_codes(codes, sample)
 
 
 class Notes:
