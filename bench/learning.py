@@ -80,17 +80,18 @@ class Data:
         self.queries = features("query", WHOLE_ONLY)
         self.database = features("database", Fixed(corners_and_centre(args.sigma)))
         self.training = features("train", WithCrops(args.crops, args.sigma))
-        self._views: dict[int, Features] = {}
+        self._views: dict[tuple[str, int], Features] = {}
 
     def labels(self, split: str) -> Any:
         return self.dataset.labels[self.dataset.splits[split]]
 
     def views(self, options: TrainingOptions) -> Features:
         """The training views with what is to be learnt of them, which only a seed changes."""
-        if options.labels == "images" or options.seed not in self._views:
+        key = (options.labels, options.seed)
+        if key not in self._views:
             array, labels = torch.from_numpy(self.training), torch.from_numpy(self.labels("train"))
-            self._views = {options.seed: labelled(array, labels, options)}
-        return self._views[options.seed]
+            self._views = {key: labelled(array, labels, options)}
+        return self._views[key]
 
 
 def run_cell(
@@ -231,7 +232,8 @@ def mean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 for name in FIGURES
             }
             for name in ("map", "r0", "p0", "f1_own"):
-                row[way][f"{name}_std"] = float(np.std([r[way][name] for r in these]))
+                values = [r[way][name] for r in these]
+                row[way][f"{name}_std"] = float(np.std(values, ddof=len(values) > 1))
             curves = [{b: f for b, f in r[way]["f1_buckets"]} for r in these]
             shared = sorted(set.intersection(*(set(c) for c in curves)))
             row[way]["f1_buckets"] = [[b, float(np.mean([c[b] for c in curves]))] for b in shared]
@@ -301,7 +303,7 @@ def report(args: argparse.Namespace) -> None:
     means = mean_rows(rows)
     found = statements(means)
     size = args.size or 160
-    name = f"learning-{args.name}-{args.regions}-{size}"
+    name = cells_folder(args).name.replace("cells-", "learning-", 1)
     settings = {
         "data": args.name,
         "regions": args.regions,
@@ -309,6 +311,7 @@ def report(args: argparse.Namespace) -> None:
         "sigma": args.sigma,
         "xi": 0.5,
         "crops": args.crops,
+        "labels": args.labels,
         "backbone": "efficientnet-lite0, frozen",
         "methods": {
             f"{r['method']}-{r['bits']}": {"settings": r["settings"], "agent": r["agent"]}

@@ -60,16 +60,25 @@ def test_unsure_codes_differ_a_little_and_the_method_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("f1", "mean_ap", "kept"), [(1.1, 0.01, True), (1.1, -0.01, False), (0.9, 0.01, False)]
+    ("f1", "mean_ap", "off", "kept"),
+    [
+        (1.1, 0.01, 0.02, True),
+        (1.1, -0.01, 0.02, False),
+        (0.9, 0.01, 0.02, False),
+        (1.1, 0.01, 0.2, False),
+    ],
 )
-def test_a_step_is_kept_that_gains_and_loses_nothing(f1: float, mean_ap: float, kept: bool) -> None:
+def test_a_step_is_kept_that_gains_and_loses_nothing(
+    f1: float, mean_ap: float, off: float, kept: bool
+) -> None:
     def cell(base: float) -> dict[str, Any]:
         mch = {"f1_own": base, "map": 0.5, "anhc": 1.5}
-        return {"mch": mch, "step": {"f1_own": base * f1, "map": 0.5 + mean_ap, "anhc": 1.52}}
+        step = {"f1_own": base * f1, "map": 0.5 + mean_ap, "anhc": 1.5 + off}
+        return {"mch": mch, "step": step, "anhc_off": off}
 
     got = verdict([cell(0.1), cell(0.3)])
     assert got["kept"] is kept
     assert got["f1_ratio"] == pytest.approx(f1)
     assert got["f1_mean_ratio"] == pytest.approx(f1)
     assert got["map_change"] == pytest.approx(mean_ap)
-    assert got["anhc_off"] == pytest.approx(0.02)
+    assert got["anhc_off"] == pytest.approx(off)

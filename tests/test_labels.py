@@ -19,7 +19,7 @@ from mchindex.datasets.scenes import SceneSource, scenes
 from mchindex.models import MCHModel, RegionCodes, create_method
 from mchindex.models.backbones import SmallNet
 from mchindex.models.hashing import Features, similar
-from mchindex.training import TrainingOptions, train_model
+from mchindex.training import TrainingOptions, encode_dataset, train_model
 from mchindex.training.agent import AgentSettings, agent_settings, scaled
 from mchindex.training.neighbours import (
     NeighbourSettings,
@@ -107,6 +107,8 @@ def test_codes_of_crops_then_stand_with_what_they_show(name: str) -> None:
     [
         (lambda: ShownSettings(clarity=0), "clarity is above 0, up to 1, not 0"),
         (lambda: ShownSettings(epochs=0), "at least 1 epoch"),
+        (lambda: ShownSettings(hidden=0), "hidden is at least 1, not 0"),
+        (lambda: ShownSettings(crop_share=5), "crop_share is a share, 0 to 1, not 5"),
         (lambda: NeighbourSettings(votes=0), "votes is at least 1, not 0"),
         (lambda: NeighbourSettings(centres=1), "at least 2 centres, not 1"),
         (lambda: NeighbourSettings(power=2), "power is above 0, up to 1, not 2"),
@@ -161,8 +163,18 @@ def test_k_means_serves_no_worse_with_every_round(n: int, centres: int, seed: in
     assert all(b >= a - 1e-6 for a, b in itertools.pairwise(served))
 
 
+def test_few_pictures_lie_in_few_directions() -> None:
+    """Fewer images than directions: whole pictures still stand with crops like them."""
+    array = blobs(30, dim=64, classes=2, views=4).array
+    found = with_neighbours(array, NeighbourSettings(centres=2, whole=1, crop=1))
+    assert found.by_view is not None
+    alike = (found.by_view[:, :1] == found.by_view[:, 1:]).all(2).float().mean()
+    assert alike > 0.9
+
+
 def test_an_agent_of_guessed_labels_keeps_a_share() -> None:
     assert agent_settings("hashnet", guessed=True).worth == 0.3
+    assert agent_settings("hashnet", {"bonus": 0.2}, guessed=True).worth is None
     reward = torch.from_numpy(np.random.default_rng(0).standard_normal((500, 8)) - 3).float()
     got = scaled(reward, AgentSettings(worth=0.3))
     assert float((got > 0).float().mean()) == pytest.approx(0.3, abs=0.01)
@@ -267,6 +279,9 @@ def test_no_label_is_looked_at_without_supervision(weights: str) -> None:
         ({"labels": "crops", "labels_settings": {"votes": 3}}, "no setting is called 'votes'"),
         ({"codes": 7.0}, "codes an image are 1 to 6, its regions, not 7.0"),
         ({"codes": 2.0, "agent": False}, "for an agent to reach"),
+        ({"codes": 2.0, "xi": 0.3}, "sets xi: give one of them"),
+        ({"labels": "crops", "method": "ksh", "settings": {}}, r"\(set its crop_share\)"),
+        ({"labels": "crops", "method": "itq", "settings": {}}, "itq learns nothing from crops"),
     ],
 )
 def test_what_cannot_be_asked_for(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -290,8 +305,15 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_folder_of_pictures_is_a_data_set(photos: Path, tmp_path: Path) -> None:
+def model_of(weights: str) -> MCHModel:
+    model: MCHModel = trained(replace(OPTIONS, weights=weights)).model
+    return model
+
+
+def test_a_folder_of_pictures_is_a_data_set(photos: Path, weights: str, tmp_path: Path) -> None:
     data = open_dataset(f"photos:{photos}")
+    with pytest.raises(DatasetError, match="has no query images: nothing can be measured"):
+        encode_dataset(model_of(weights), data)
     assert len(data) == 80
     assert not data.labels.any()
     assert [len(data.splits[s]) for s in ("query", "train", "database")] == [0, 80, 80]

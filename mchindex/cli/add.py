@@ -202,17 +202,18 @@ def _on_budget(
         given_both = "--model and --codes were" if model else "--codes was"
         say(f"{given_both} settled when {index} was made: it goes on as it began")
         return None
+    loaded = MCHModel.load(DEFAULT_MODEL if model is None else model, device=device)
+    loaded.check_codes(codes)
     files = [item.path for item in given(list(paths))[0] if item.path and not item.error]
     sample = []
-    for path in files[:: max(1, len(files) // SAMPLE)]:
+    for path in files[:: -(-len(files) // SAMPLE) or 1]:
         try:
-            open_rgb(path)
+            open_rgb(path)  # not kept: some hundred photographs are too much memory
         except ImageError:
             continue  # `add` will say what is wrong with it
         sample.append(path)
     if not sample:
         raise ValueError("--codes is settled by some of the images: none of them can be read")
-    loaded = MCHModel.load(DEFAULT_MODEL if model is None else model, device=device)
     return loaded.with_codes(codes, sample)
 
 

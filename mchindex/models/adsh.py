@@ -82,9 +82,10 @@ class ADSH(DeepHash):
                     shown, own = data.shown(rows, view).to(device), rows.to(device)
                     fit = ((u @ v.T - self.targets(shown, labels)) ** 2).mean()
                     # A crop that shows less than its image has no code in V: its own signs will do.
-                    all_of_it = (shown == labels[own]).all(1, keepdim=True)
-                    near = ((u - torch.where(all_of_it, v[own], sign(u.detach()))) ** 2).sum(1)
-                    loss = (fit + settings.gamma * near.mean() / n) / self.bits**2
+                    as_image = (shown == labels[own]).all(1) | (view == 0).to(device)
+                    goal = torch.where(as_image[:, None], v[own], sign(u.detach()))
+                    near = ((u - goal) ** 2).sum(1).mean() / n
+                    loss = (fit + settings.gamma * near) / self.bits**2
                     loop.update(loss)
                     total += float(loss.detach())
             loop.train(False)

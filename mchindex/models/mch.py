@@ -169,14 +169,18 @@ class MCHModel:
 
     def with_codes(self, codes: float, images: Iterable[Source]) -> MCHModel:
         """The same model with the xi at which images like these have so many codes on average."""
-        if self.policy is None:
-            raise ValueError("a model without a policy stores one code an image")
-        if not 1 <= codes <= len(self.layout):
-            raise ValueError(f"codes an image are 1 to {len(self.layout)}, not {codes}")
+        self.check_codes(codes)
         found = self.regions_of(self._features(images, self.layout.array()))
         if not len(found.codes):
             raise ValueError("give at least one image, better some hundreds: xi is set by them")
         return replace(self, xi=found.xi_for(codes))
+
+    def check_codes(self, codes: float) -> None:
+        """Raises where no xi gives so many codes an image."""
+        if self.policy is None:
+            raise ValueError("a model without a policy stores one code an image")
+        if not 1 <= codes <= len(self.layout):
+            raise ValueError(f"codes an image are 1 to {len(self.layout)}, not {codes:g}")
 
     def choose(self, found: RegionCodes) -> Encoded:
         """Keeps what the policy gives a probability of at least xi, and the whole image always."""

@@ -107,8 +107,11 @@ def agent_settings(
 
     `scratch`: the backbone learnt from the training images alone; `guessed`: labels are.
     """
+    changes = changes or {}
     tuned = GUESSED if guessed else SCRATCH if scratch else TUNED.get(method, {})
-    return AgentSettings().updated(tuned).updated(changes or {})
+    if "bonus" in changes and "worth" not in changes:
+        tuned = {name: value for name, value in tuned.items() if name != "worth"}
+    return AgentSettings().updated(tuned).updated(changes)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ def encode_dataset(
     wanted = {"query": WHOLE_ONLY, "database": Fixed(model.layout)}
     found, skipped = {}, dict(dataset.skipped)
     for name, which in rows.items():
+        if not len(which):
+            raise DatasetError(f"{dataset.name} has no {name} images: nothing can be measured")
         step = _named(progress, name)
         features = store.features(model.extractor, dataset.images, which, wanted[name], step)
         broken = unreadable(features)

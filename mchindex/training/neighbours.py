@@ -51,7 +51,7 @@ def with_neighbours(
     # All whole images, and as many crops as there are of three each: enough to place centres.
     seen = place[:, : min(4, array.shape[1])].flatten(0, 1)
     middle = spherical_k_means(seen, centres, settings.rounds, seed, progress)
-    by_view = torch.zeros(*place.shape[:2], centres, dtype=torch.bool)
+    by_view = torch.zeros(*place.shape[:2], centres, dtype=torch.bool, device=place.device)
     for view in range(place.shape[1]):
         near = max(1, round(share * (settings.crop if view else settings.whole)))
         nearest = (place[:, view] @ middle.T).topk(min(near, centres - 1), dim=1).indices
@@ -70,7 +70,9 @@ def _placed(array: Tensor, settings: NeighbourSettings) -> Tensor:
     whole = flat(array[:, 0])
     mean = whole.mean(0)
     covariance = (whole - mean).T @ (whole - mean)
-    directions = torch.linalg.eigh(covariance).eigenvectors[:, -settings.directions :]
+    # In directions beyond the images' number they do not differ, and their crops only would.
+    used = max(1, min(settings.directions, len(array) - 1))
+    directions = torch.linalg.eigh(covariance).eigenvectors[:, -used:]
     parts = [F.normalize((flat(part) - mean) @ directions, dim=-1) for part in array.split(1024)]
     return torch.cat(parts)
 

@@ -117,6 +117,8 @@ class TrainingOptions:
         BackboneSettings().updated(self.backbone_settings)
         self._check_labels()
         if self.codes is not None:
+            if self.xi != TrainingOptions.xi:
+                raise ValueError("a number of codes an image sets xi: give one of them")
             most = len(read_layout(self.layout, self.sigma))
             if not self.agent:
                 raise ValueError(
@@ -131,6 +133,12 @@ class TrainingOptions:
         LABELLINGS[self.labels]().updated(self.labels_settings)
         if self.labels == "images":
             return
+        own = METHODS[self.method].settings_type().updated(self.settings)
+        if self.labels == "crops" and not getattr(own, "crop_share", 0):
+            raise ValueError(
+                f"{self.method} learns nothing from crops here: labels for them change nothing"
+                + (" (set its crop_share)" if hasattr(own, "crop_share") else "")
+            )
         what = "labels for crops" if self.labels == "crops" else "training without labels"
         if self.finetune:
             raise ValueError(f"{what} needs features that stay as they are: it cannot finetune")
@@ -287,7 +295,7 @@ def train_model(
         options.mode,
         where,
         engine,
-        {"data": dataset.name, "images": len(rows), "classes": list(dataset.classes)},
+        {"data": dataset.name, "images": len(rows), "classes": _taught(dataset, options)},
         pretrained,
         options.layout,
     )
@@ -339,6 +347,11 @@ def labelled(
         shown = ShownSettings().updated(options.labels_settings)
         return with_shown(data, shown, options.seed, progress)
     return data
+
+
+def _taught(dataset: Dataset, options: TrainingOptions) -> list[str]:
+    """The classes that the model has learnt to tell apart by name."""
+    return [] if options.labels == "neighbours" else list(dataset.classes)
 
 
 BUDGETED = 1000  # images of the database by which xi is set
@@ -462,7 +475,9 @@ def _finish(work: Path | None, stage: str, *modules: torch.nn.Module) -> None:
 def _save(out: Path, options: TrainingOptions, trained: Trained) -> None:
     trained.model.save(out)
     report = {
-        "options": asdict(replace(options, agent_settings=asdict(options.agent_options()))),
+        "options": asdict(
+            replace(options, agent_settings=asdict(options.agent_options()), xi=trained.model.xi)
+        ),
         "seconds": trained.seconds,
         "skipped": trained.skipped,
         "curve": trained.curve,

@@ -33,6 +33,11 @@ class ShownSettings(Settings):
 
     def __post_init__(self) -> None:
         check_schedule(self.epochs, self.batch)
+        if self.hidden < 1:
+            raise ValueError(f"hidden is at least 1, not {self.hidden}")
+        for name in ("dropout", "crop_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a share, 0 to 1, not {getattr(self, name)}")
         if not 0 < self.clarity <= 1:
             raise ValueError(f"clarity is above 0, up to 1, not {self.clarity}")
 
