@@ -416,7 +416,7 @@ def test_cells_that_lack_their_codes_are_missing(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_data(spec: str, name: str) -> None:
-    assert paper.slug(spec) == name
+    assert learning.slug(spec) == name
 
 
 def small(seed: int = 0) -> Coded:
@@ -470,7 +470,7 @@ def test_classes_are_chosen_by_a_rule() -> None:
     assert names == ["y", "z"]
     assert "5 %" in rule
     assert paper_studies.choose_classes(("airplane", "bird"), labels[:, :2], [])[1] != rule
-    with pytest.raises(ValueError, match="no class w"):
+    with pytest.raises(learning.RunError, match="no class w"):
         paper_studies.choose_classes(("x", "y", "z"), labels, ["w", "x"])
 
 
