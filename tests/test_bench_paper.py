@@ -486,6 +486,27 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_a_worker_leaves_nothing_but_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = arguments(tmp_path, "--methods", "lsh", "--bits", "16", "24", "--seeds", "1")
+    args.worker = 1
+
+    def run_cell(data: Any, args: Any, method: str, bits: int, seed: int) -> Any:
+        (tmp_path / f"{method}-{bits}-{seed}.claim").unlink()  # as a second run would
+        row_ = {"method": method, "bits": bits, "seed": seed, "base": figures(0.1)}
+        return row_ | {"seconds": {"all": 1.0}}, {"policy": None}
+
+    for name in ("die_with", "Data", "open_dataset"):
+        monkeypatch.setattr(learning, name, lambda *_: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+    monkeypatch.setattr(learning, "run_cell", run_cell)
+    learning.work(args)
+    there = sorted(path.name for path in tmp_path.iterdir())
+    assert there == ["lsh-16-0.json", "lsh-16-0.pt", "lsh-24-0.json", "lsh-24-0.pt"]
+    assert [r["bits"] for r in learning.read_rows(args)] == [16, 24]
+
+
 @pytest.mark.parametrize("broken", ["json", "pt", "shape"])
 def test_damaged_cells_go_with_their_twins(tmp_path: Path, broken: str) -> None:
     row_ = {"method": "lsh", "bits": 16, "seed": 0, "base": {}, "seconds": {}, "settings": {}}
