@@ -14,12 +14,18 @@ Cells are kept in --work as they are done: an interrupted run goes on where it s
 from __future__ import annotations
 
 import argparse
+import fcntl
+import hashlib
 import json
 import os
+import pickle
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +34,12 @@ import numpy as np
 import torch
 
 from common import RESULTS, progress, record, write_json
-from mchindex.datasets import Dataset, open_dataset
+from mchindex.datasets import Dataset, DatasetError, open_dataset
 from mchindex.evaluation.plots import plot_cells, plot_f1_buckets
 from mchindex.models import MCHModel
 from mchindex.models.backbones import create_backbone
 from mchindex.models.extract import Extractor, choose_device
-from mchindex.models.hashing import Features, HashMethod, Packed
+from mchindex.models.hashing import Features, HashMethod, Packed, check_bits
 from mchindex.models.mch import RegionCodes
 from mchindex.models.methods import create_method
 from mchindex.models.policy import Policy
@@ -57,6 +63,10 @@ LABELS = {
 }  # fmt: skip
 BUDGETS = (1, 10, 100, 1000)
 FIGURES = ("map", "map_tie_aware", "p0", "p0_nonempty", "r0", "empty", "anhc", "anhc_raw", "f1_own")
+
+
+class RunError(Exception):
+    """What whoever runs this can put right: shown without a traceback."""
 
 
 class Data:
@@ -159,8 +169,15 @@ class Kept:
 
 def read_cell(work: Path, name: str, dim: int) -> Kept:
     """What a cell such as "dch-32-0" left behind, for features of `dim` numbers."""
-    parts = torch.load(work / f"{name}.pt", weights_only=True)
-    row = json.loads((work / f"{name}.json").read_text())
+    path = work / f"{name}.json"
+    row, parts = read_row(path), None
+    if row is not None:
+        try:
+            parts = torch.load(path.with_suffix(".pt"), map_location="cpu", weights_only=True)
+        except (FileNotFoundError, EOFError, RuntimeError, pickle.UnpicklingError):
+            remove_cell(path)
+    if row is None or parts is None:
+        raise RunError(f"the cell {name} in {work} is damaged: run again to compute it anew")
     method = create_method(row["method"], dim, row["bits"], row["settings"])
     method.load_state_dict(parts["method"])
     policy = None
@@ -170,6 +187,32 @@ def read_cell(work: Path, name: str, dim: int) -> Kept:
         policy.eval()
     found = RegionCodes(parts["codes"].numpy(), parts["keep"].numpy())
     return Kept(method.eval(), policy, parts["queries"].numpy(), found)
+
+
+def read_row(path: Path) -> dict[str, Any] | None:
+    """A cell's figures. None: they are not there, or damaged, and then the cell is removed."""
+    try:
+        row = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        row = None
+    if isinstance(row, dict) and row.keys() >= {"method", "bits", "seed", "base", "seconds"}:
+        return row
+    remove_cell(path)
+    return None
+
+
+def remove_cell(path: Path) -> None:
+    """Its figures and its codes: the one is of no use without the other."""
+    for file in (path, path.with_suffix(".pt")):
+        file.unlink(missing_ok=True)
+    progress(f"{path} or its .pt was damaged and is removed: run again to compute it anew")
+
+
+def beside(path: Path) -> Path:
+    """Where a file is written before it takes its place; no other process writes there."""
+    return path.with_name(f"{path.name}.{os.getpid()}.new")
 
 
 def die_with(parent: int) -> None:
@@ -198,12 +241,12 @@ def work(args: argparse.Namespace) -> None:
         except FileExistsError:
             continue  # another worker's
         row, parts = run_cell(data, args, method, bits, seed)
-        new = path.with_suffix(".new")
+        new = beside(path)
         torch.save(parts, new)
         new.replace(path.with_suffix(".pt"))
         new.write_text(json.dumps(row))
         new.replace(path)
-        claim.unlink()
+        claim.unlink(missing_ok=True)
         mch = row.get("mch", row["base"])
         progress(
             f"{method}-{bits} seed {seed}: {row['seconds']['all']:.0f} s, mAP "
@@ -381,6 +424,22 @@ def draw(rows: list[dict[str, Any]], name: str) -> None:
         plot_f1_buckets(curves, RESULTS / f"{name}-f1-32.png", "F1 by buckets visited, 32 bits")
 
 
+def width(text: str) -> int:
+    try:
+        return check_bits(int(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def slug(spec: str) -> str:
+    """A name for files: of a folder its last part, else what was asked for, with its options."""
+    place, _, options = spec.partition("?")
+    kind, colon, rest = place.partition(":")
+    last = Path(rest if colon else place).name
+    text = f"{kind}-{last}" if colon and kind != last.lower() else last
+    return re.sub(r"[^a-z0-9]+", "-", f"{text}-{options}".lower()).strip("-") or "data"
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What decides about the cells, and where they are."""
     parser.add_argument("--data", required=True, help="as `mch train --data` takes it")
@@ -390,7 +449,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--crops", type=int, default=8, help="random crops a training image")
     every = [*UNSUPERVISED, *SUPERVISED]
     parser.add_argument("--methods", nargs="+", choices=every, default=every, metavar="METHOD")
-    parser.add_argument("--bits", nargs="+", type=int, default=[16, 32, 48, 64])
+    parser.add_argument("--bits", nargs="+", type=width, default=[16, 32, 48, 64])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
     parser.add_argument("--threads", type=int, default=1, help="threads a process")
@@ -410,6 +469,46 @@ def cells_folder(args: argparse.Namespace) -> Path:
     return Path(args.cache) / name
 
 
+@contextmanager
+def alone(work: Path) -> Iterator[None]:
+    """Two runs in one folder would take each other's claims away."""
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            sys.exit(f"another run is at work in {work}")
+        yield
+
+
+def check_data(work: Path, dataset: Dataset) -> None:
+    """Notes in `work` which data its cells are of; refuses any other."""
+    path, content = work / "data.json", {"sha256": fingerprint(dataset)}
+    try:
+        stored = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        stored = None
+    if stored is None:
+        new = beside(path)
+        new.write_text(json.dumps(content))
+        new.replace(path)
+    elif stored != content:
+        raise RunError(
+            f"{work} holds cells of other data: other images, labels or splits than those of "
+            f"{dataset.name} now. Give another --name or --work, or remove that folder"
+        )
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """Of the images' names, labels and splits; no picture is opened."""
+    names = [dataset.images.name(i) for i in range(len(dataset.images))]
+    digest = hashlib.sha256(json.dumps([dataset.classes, names]).encode())
+    for split in sorted(dataset.splits):
+        digest.update(json.dumps([split, dataset.splits[split].tolist()]).encode())
+    digest.update(np.packbits(dataset.labels, axis=1).tobytes())
+    return digest.hexdigest()
+
+
 def done(path: Path) -> bool:
     """Whether a cell's figures are there, and its codes beside them."""
     return path.exists() and path.with_suffix(".pt").exists()
@@ -426,7 +525,7 @@ def run_cells(args: argparse.Namespace) -> None:
     if not missing(args):
         return
     for claim in args.work.glob("*.claim"):
-        claim.unlink()  # of a run that was interrupted
+        claim.unlink(missing_ok=True)  # of a run that was interrupted
     words = ["data", "name", "regions", "size", "sigma", "crops", "seeds", "threads", "labels"]
     command = [sys.executable, __file__, "--worker", str(os.getpid())]
     for word in [*words, "cache", "work"]:
@@ -445,7 +544,8 @@ def run_cells(args: argparse.Namespace) -> None:
 
 def read_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     """The figures of all cells there are."""
-    return [json.loads(p.read_text()) for p in sorted(args.work.glob("*-*-*.json"))]
+    found = [read_row(path) for path in sorted(args.work.glob("*-*-*.json"))]
+    return [row for row in found if row is not None]
 
 
 def main() -> None:
@@ -453,22 +553,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_options(parser)
-    parser.add_argument("--name", default="coco", help="the data's name in the results")
+    parser.add_argument("--name", help="the data's name in the results; else taken from --data")
     parser.add_argument(
         "--labels", choices=list(LABELLINGS), default="images", help="what is learnt from"
     )
     parser.add_argument("--report", action="store_true", help="only write what is there")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # the parent's process
     args = parser.parse_args()
+    args.name = args.name or slug(args.data)
     if args.work is None:
         args.work = cells_folder(args)
-    args.work.mkdir(parents=True, exist_ok=True)
     if args.worker:
         work(args)
         return
     if not args.report:
-        Data(open_dataset(args.data), args)  # all features, before the workers share them
-        run_cells(args)
+        try:
+            with alone(args.work):
+                dataset = open_dataset(args.data)
+                check_data(args.work, dataset)
+                Data(dataset, args)  # all features, before the workers share them
+                run_cells(args)
+        except (DatasetError, RunError) as error:
+            sys.exit(f"bench/learning.py: {error}")
     report(args)
 
 

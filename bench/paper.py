@@ -17,13 +17,14 @@ in --cache; the time that each stage took is added up over interrupted runs.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ import learning
 import paper_report
 from beyond import Beyond
 from common import progress, record, write_json
-from learning import SUPERVISED, Data, read_cell
+from learning import SUPERVISED, Data, RunError, alone, beside, check_data, read_cell, slug
 from mchindex.datasets import DatasetError, open_dataset
 from mchindex.regions import corners_and_centre
 from paper_figures import NAMES, guess
@@ -47,6 +48,7 @@ from paper_visual import visual, visual_of_scenes
 Result = dict[str, Any]
 TICK = 5.0  # seconds after which the time spent is noted, so that a kill loses no more
 TIMED = [(m, b) for m in ("dch", "hashnet") for b in (32, 64)]
+STUDIES = 2  # goes up when a study gives other figures of the same cells
 SCENES = 4000  # pictures of the visual study on drawn ones
 
 
@@ -55,7 +57,7 @@ class Clock:
 
     def __init__(self, path: Path, key: Any, before: float = 0.0, tick: float = TICK) -> None:
         self.path, self.key, self.tick = path, key, tick
-        stored = read(path)
+        stored = read(path, key=object, seconds=(int, float))
         self.before = stored["seconds"] if stored and stored["key"] == key else before
 
     @property
@@ -82,18 +84,22 @@ class Clock:
         write(self.path, {"key": self.key, "seconds": self.seconds})
 
 
-def read(path: Path) -> Any:
-    """A JSON file's content; None where it is missing or cut short."""
+def read(path: Path, **parts: Any) -> Any:
+    """A JSON file's content; None where it is missing, cut short, or lacks one of these parts."""
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
+    if not isinstance(content, dict):
+        return None
+    whole = all(name in content and isinstance(content[name], t) for name, t in parts.items())
+    return content if whole else None
 
 
 def write(path: Path, content: Any) -> None:
     """Beside its place first, so that no half of it is ever read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
+    new = beside(path)
     new.write_text(json.dumps(content))
     new.replace(path)
 
@@ -115,8 +121,8 @@ class Stages:
         """What the stage gives: read if it is there and was made from the same settings."""
         key = json.loads(json.dumps(key))
         path = self.folder / f"{name}.json"
-        stored = read(path)
-        same = stored is not None and stored.get("key") == key
+        stored = read(path, key=object, seconds=(int, float), result=dict)
+        same = stored is not None and stored["key"] == key
         if same and (self.only_read or fresh()):
             progress(f"{name}: there already")
         elif self.only_read:
@@ -144,12 +150,16 @@ class Experiments:
         self.folder = args.work / "paper"
         self.stage = Stages(self.folder, args.report)
         self.basis = {
-            name: getattr(args, name) for name in ("name", "regions", "size", "sigma", "crops")
-        }
+            name: getattr(args, name) for name in ("name", "regions", "sigma", "crops")
+        } | {"size": args.size or 160}
 
     @cached_property
     def data(self) -> Data:
-        return Data(open_dataset(self.args.data), self.args)
+        dataset = open_dataset(self.args.data)
+        check_data(self.args.work, dataset)
+        # A wrong name is found before hours of work, not after.
+        choose_classes(dataset.classes, dataset.labels[dataset.splits["query"]], self.args.classes)
+        return Data(dataset, self.args)
 
     @cached_property
     def classes(self) -> list[str]:
@@ -163,6 +173,15 @@ class Experiments:
     def coded(self, method: str, bits: int) -> Any:
         kept = read_cell(self.args.work, f"{method}-{bits}-0", self.data.backbone.dim)
         return coded_of(kept, self.data)
+
+    def of(self, cells: Sequence[str], **more: Any) -> Result:
+        """What a study of these cells depends on: once they are computed anew, so is it."""
+        digest = hashlib.sha256()
+        for name in cells:
+            path = self.args.work / f"{name}.json"
+            digest.update(path.read_bytes() if path.exists() else b"none")
+        made = {"studies": STUDIES, "of": list(cells), "sha256": digest.hexdigest()}
+        return self.basis | made | more
 
     @property
     def study(self) -> tuple[str, int] | None:
@@ -183,7 +202,7 @@ class Experiments:
         timed = [f"{m}-{b}" for m, b in TIMED if m in args.methods and b in args.bits]
         timed = timed or ([f"{study[0]}-{study[1]}"] if study else [])
         if study:
-            of = self.basis | {"cell": study, "classes": args.classes}
+            of = self.of(["{}-{}-0".format(*study)], classes=args.classes)
             content["study"] = list(study)
             content["sensitivity"] = stage(
                 "sensitivity", of | {"part": args.part}, self._sensitivity
@@ -191,7 +210,9 @@ class Experiments:
             content["pairs"] = stage("pairs", of, self._pairs)
             content["time"] = self._time(timed)
             if args.visual == "scenes":
-                content["visual"] = stage("visual-scenes", {"images": SCENES}, self._scenes)
+                content["visual"] = stage(
+                    "visual-scenes", {"images": SCENES, "studies": STUDIES}, self._scenes
+                )
             elif args.visual == "data":
                 content["visual"] = stage("visual", of, self._visual)
         content["beyond"] = self._beyond()
@@ -208,7 +229,9 @@ class Experiments:
         cells = [(m, b) for m, b in cells if m in args.methods and b in args.bits]
         if not cells:
             return None
-        of = self.basis | {"cells": cells, "seeds": args.seeds}
+        seeds = range(args.seeds)
+        names = [f"{m}-{b}-{s}" for m, b in cells for s in seeds]
+        of = self.of(names)
         steps = {
             "beyond-regions": lambda: self.beyond.more_regions(),
             "beyond-joint": lambda: self.beyond.jointly(),
@@ -218,8 +241,12 @@ class Experiments:
         found = [self.stage(name, of, compute) for name, compute in steps.items()]
         content: Result = {"steps": [step for step in found if step]}
         if "hashnet" in args.methods:
+            # These are shown beside it.
+            single = [m for m in ("itq", "pca") if m in args.methods]
+            widths = [b for b in beyond.BITS if b in args.bits]
+            names += [f"{m}-{b}-{s}" for m in single for b in widths for s in seeds]
             content["unsupervised"] = self.stage(
-                "beyond-unsupervised", of, lambda: self.beyond.unsupervised()
+                "beyond-unsupervised", self.of(names), lambda: self.beyond.unsupervised()
             )
         return content
 
@@ -250,7 +277,9 @@ class Experiments:
 
     def _time(self, names: list[str]) -> Result | None:
         """A stage a cell, so that little is lost when it is stopped."""
-        found = [self.stage(f"time-{n}", self.basis, partial(self._timed, n)) for n in names]
+        found = [
+            self.stage(f"time-{n}", self.of([f"{n}-0"]), partial(self._timed, n)) for n in names
+        ]
         parts = [part for part in found if part]
         if not parts:
             return None
@@ -320,15 +349,6 @@ def assemble(args: argparse.Namespace, found: Result, seconds: dict[str, float])
     return content
 
 
-def slug(spec: str) -> str:
-    """A name for files: of a folder its last part, else what was asked for, with its options."""
-    place, _, options = spec.partition("?")
-    kind, colon, rest = place.partition(":")
-    last = Path(rest if colon else place).name
-    text = f"{kind}-{last}" if colon and kind != last.lower() else last
-    return re.sub(r"[^a-z0-9]+", "-", f"{text}-{options}".lower()).strip("-") or "data"
-
-
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -374,8 +394,10 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     experiments = Experiments(args)
     try:
-        found = experiments.run()
-    except (DatasetError, ValueError) as error:
+        # Only to draw what is there is no work: it may be done while a run goes on.
+        with nullcontext() if args.report else alone(args.work):
+            found = experiments.run()
+    except (DatasetError, RunError) as error:
         sys.exit(f"bench/paper.py: {error}")
     except KeyboardInterrupt:
         sys.exit("stopped; run again to go on")

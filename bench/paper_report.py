@@ -166,10 +166,11 @@ def _cells(content: Content) -> list[Any]:
 def _counts(content: Content) -> str:
     found = Counter(s["verdict"] for s in content["statements"])
     some = sum(n for v, n in found.items() if v not in (HOLDS, FAILS, UNKNOWN))
+    sure = sum(s["verdict"] == HOLDS and s["constructed"] for s in content["statements"])
     return (
-        f"Of {len(content['statements'])} tests of the paper's statements {found[HOLDS]} hold, "
-        f"{some} hold in part of the cells, {found[FAILS]} do not hold here, and {found[UNKNOWN]} "
-        "cannot be judged."
+        f"Of {len(content['statements'])} tests of the paper's statements {found[HOLDS]} hold (of "
+        f"which {sure} by construction), {some} hold in part of the cells, {found[FAILS]} do not "
+        f"hold here, and {found[UNKNOWN]} cannot be judged."
     )
 
 
@@ -258,6 +259,10 @@ def _seeds(number: int) -> str:
     return "one seed" if number == 1 else f"mean of {number} seeds, ± their standard deviation"
 
 
+def _sentence(content: Content) -> str:
+    return f"{_seeds(content['settings']['seeds']).capitalize()}."
+
+
 def _kind(verdict: str) -> str:
     return {HOLDS: "yes", FAILS: "no", UNKNOWN: "open"}.get(verdict, "part")
 
@@ -324,7 +329,7 @@ def _map(content: Content) -> list[str]:
                 lines.append([name, *cells])
     heads = ["", *(f"{b} bits" for b in widths)]
     return [
-        _p("In bold where MCH-X is above X. ", _seeds(content["settings"]["seeds"]), "."),
+        _p("In bold where MCH-X is above X. ", _sentence(content)),
         _table(heads, lines),
     ]
 
@@ -774,12 +779,12 @@ def _seconds(content: Content) -> list[str]:
 
 def markdown(content: Content) -> str:
     """A summary: the means, the statements, and where the rest is."""
-    settings, paper = content["settings"], content["settings"]["paper"]
+    paper = content["settings"]["paper"]
     lines = [f"# {TITLE}", "", _about(content), "", _counts(content), _took(content)]
     lines += [
         "The figures are in [paper.html](paper.html), all numbers in [paper.json](paper.json)."
     ]
-    lines += ["", "## X → MCH-X", "", f"{_seeds(settings['seeds']).capitalize()}."]
+    lines += ["", "## X → MCH-X", "", _sentence(content)]
     if paper in NAMES:
         lines += ["In brackets the paper's figures, by another protocol (see the report)."]
     lines += ["", "| X | bits | mAP | R@H=0 | P@H=0 | F1 of the own bucket | codes an image |"]

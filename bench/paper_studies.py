@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import progress
-from learning import Data, Kept
+from learning import Data, Kept, RunError
 from mchindex.evaluation import evaluate
 from mchindex.evaluation.curves import default_budgets
 from mchindex.models import MCHModel
@@ -49,7 +49,7 @@ def choose_classes(
 ) -> tuple[list[str], str]:
     """Two classes whose queries are looked at apart, and the rule they were chosen by."""
     if unknown := [name for name in asked if name not in names]:
-        raise ValueError(f"the data has no class {', '.join(unknown)}: see --classes")
+        raise RunError(f"the data has no class {', '.join(unknown)}: see --classes")
     if asked:
         return list(asked), "as asked for"
     if {"airplane", "bird"} <= set(names):
@@ -102,6 +102,14 @@ def _curves(
     }
 
 
+def answerable(groups: Mapping[str, Flags], wanted: Flags, labels: Flags) -> dict[str, Flags]:
+    """The groups of queries with a similar image among these: of the others F1 says nothing."""
+    able = alike(wanted, labels).any(1)
+    if not able.any():
+        raise RunError("no query has a similar image in the sigma study's part: see --part")
+    return {name: which for name, which in groups.items() if (which & able).any()}
+
+
 def sensitivity(
     kept: Kept, data: Data, args: argparse.Namespace, classes: Sequence[str], threads: int
 ) -> dict[str, Any]:
@@ -110,7 +118,10 @@ def sensitivity(
     names, rule = choose_classes(coded.classes, coded.query_labels, classes)
     groups = {"all": np.ones(len(coded.queries), bool)}
     groups |= {name: coded.query_labels[:, coded.classes.index(name)] for name in names}
-    groups = {name: which for name, which in groups.items() if which.any()}
+    counts = {name: int(groups[name].sum()) for name in names}
+    n = len(coded.labels)
+    rows = np.unique(np.linspace(0, n - 1, min(args.part, n)).round().astype(np.int64))
+    groups = answerable(groups, coded.query_labels, coded.labels[rows])
     xi_curves: dict[str, dict[str, Any]] = {name: {} for name in groups}
     for xi in XIS:
         for name, curve in _curves(
@@ -119,8 +130,6 @@ def sensitivity(
             xi_curves[name][f"{xi:g}"] = curve
         progress(f"sensitivity: xi {xi:g}")
 
-    n = len(coded.labels)
-    rows = np.unique(np.linspace(0, n - 1, min(args.part, n)).round().astype(np.int64))
     whole = data.database[rows][:, :1]
     sigma_curves: dict[str, dict[str, Any]] = {name: {} for name in groups}
     anhc: dict[str, dict[str, float]] = {}
@@ -148,7 +157,7 @@ def sensitivity(
         f"{xi:g}": len(coded.database.chosen(kept_by("mch", coded.database, xi))) / n for xi in XIS
     }
     return {
-        "classes": {name: int(groups[name].sum()) for name in names if name in groups},
+        "classes": counts,
         "rule": rule,
         "queries": len(coded.queries),
         "database": n,
@@ -234,7 +243,7 @@ def pairs(coded: Coded, xi: float, classes: Sequence[str], block: int = 64) -> d
         "by_classes": {str(g): line("similar", [g]) for g in (1, 2, 3, 4)},
         "similar": line("similar", range(5)),
         "other": line("other", range(5)),
-        "several_codes": float((ways["mch"].sum(1) > 1).mean()),
+        "several_codes": float((coded.database.distinct(ways["mch"]).sum(1) > 1).mean()),
         "by_two": {name: int(flags.sum()) for name, flags in found.items()},
         "images": len(coded.labels),
         "both": _both(coded, own, ways["mch"], classes),

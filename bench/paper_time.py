@@ -40,6 +40,9 @@ def timing(cell: str, coded: Coded, xi: float, limit: float = 60.0) -> dict[str,
     rows = np.unique(np.linspace(0, n - 1, min(TIMED, n)).astype(int))
     wanted = alike(coded.query_labels[rows], coded.labels)
     rows, wanted = rows[wanted.any(1)], wanted[wanted.any(1)]
+    if not len(rows):
+        out["missing"].append(f"{cell}: no query has a similar image, so that nothing is timed.")
+        return out
     for way in ("base", "mch"):
         chosen = coded.database.chosen(kept_by(way, coded.database, xi))
         queries = coded.queries[rows]

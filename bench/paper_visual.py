@@ -16,27 +16,66 @@ from common import progress
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.demo import MODEL, PICTURES, scenes_demo
 from mchindex.models import MCHModel
+from mchindex.models.mch import RegionCodes
 from mchindex.regions import WHOLE, Box, Layout
 from mchindex.training.measure import Coded, encode_dataset, kept_by
 from paper_studies import Flags, alike, distances
 
 QUERIES, SIMILAR, MOVED = 4, 10, 5
+TRIED = 50  # images of a query for which another query is looked for
+BLOCK = 64  # queries at a time: all of them with all images would not fit large data
 SIDE = 120  # pixels of a picture
+
+
+class Near:
+    """How near images lie to queries under X and under MCH-X, for some queries at a time."""
+
+    def __init__(self, coded: Coded, xi: float) -> None:
+        self.coded = coded
+        self.kept = {way: kept_by(way, coded.database, xi) for way in ("base", "mch")}
+
+    def __call__(self, queries: slice) -> tuple[Any, Any, Any, Flags, Flags]:
+        """(q, n) each: distances under X and MCH-X, MCH-X's region, who is similar, and who of
+        these was brought to distance 0."""
+        coded = self.coded
+        base, _ = distances(coded.queries[queries], coded.database, self.kept["base"])
+        mch, region = distances(coded.queries[queries], coded.database, self.kept["mch"])
+        similar = alike(coded.query_labels[queries], coded.labels)
+        return base, mch, region, similar, similar & (base > 0) & (mch == 0)
+
+    def one(self, q: int) -> tuple[Any, Any, Any, Flags, Flags]:
+        """The same of one query, (n,) each."""
+        base, mch, region, similar, moved = self(slice(q, q + 1))
+        return base[0], mch[0], region[0], similar[0], moved[0]
+
+    def able(self) -> NDArray[np.int64]:
+        """Queries with enough similar images, and one of them brought to distance 0."""
+        found = []
+        for start in range(0, len(self.coded.queries), BLOCK):
+            *_, similar, moved = self(slice(start, start + BLOCK))
+            found.append(moved.any(1) & (similar.sum(1) >= SIMILAR))
+        return np.flatnonzero(np.concatenate(found))
+
+    def own(self, queries: NDArray[np.int64], images: NDArray[np.int64]) -> Flags:
+        """Whether these queries find these images, similar to them, in their own buckets."""
+        coded, all_ = self.coded, self.coded.database
+        some = RegionCodes(all_.codes[images], all_.keep[images])
+        mch, _ = distances(coded.queries[queries], some, self.kept["mch"][images])
+        own: Flags = alike(coded.query_labels[queries], coded.labels[images]) & (mch == 0)
+        return own
 
 
 def visual(coded: Coded, dataset: Dataset, layout: Layout, xi: float, seed: int) -> dict[str, Any]:
     """A few queries, similar images of each, and how far they lie under X and under MCH-X."""
     rng = np.random.default_rng(seed)
-    base, _ = distances(coded.queries, coded.database, kept_by("base", coded.database, xi))
-    mch, region = distances(coded.queries, coded.database, kept_by("mch", coded.database, xi))
-    similar = alike(coded.query_labels, coded.labels)
-    moved = similar & (base > 0) & (mch == 0)
-    able = np.flatnonzero(moved.any(1) & (similar.sum(1) >= SIMILAR))
+    near = Near(coded, xi)
+    able = near.able()
+    total = len(coded.queries)
     rule = (
-        f"{QUERIES} queries drawn (seed {seed}) among those {len(able):,} of {len(moved):,} with a "
+        f"{QUERIES} queries drawn (seed {seed}) among those {len(able):,} of {total:,} with a "
         "similar image that a kept region brings to distance 0"
     )
-    pair = _two_queries(similar & (mch == 0), moved, coded.query_labels, able, rng)
+    pair = _two_queries(near, able, rng)
     chosen: list[int] = []
     shared = -1
     if pair is not None:
@@ -52,54 +91,58 @@ def visual(coded: Coded, dataset: Dataset, layout: Layout, xi: float, seed: int)
         "region brought to distance 0, the rest from all other similar images."
     )
     rows, shown = [], {}
+    of = {q: near.one(q) for q in chosen}
     for q in chosen:
+        *_, similar, moved = of[q]
         first = [shared] if shared >= 0 and q in chosen[:2] else []
-        near = [i for i in rng.permutation(np.flatnonzero(moved[q])).tolist() if i not in first]
-        picked = (first + near)[:MOVED]
-        others = rng.permutation(np.flatnonzero(similar[q] & ~moved[q])).tolist()
-        picked += [i for i in others + near if i not in picked][: SIMILAR - len(picked)]
+        at0 = [i for i in rng.permutation(np.flatnonzero(moved)).tolist() if i not in first]
+        picked = (first + at0)[:MOVED]
+        others = rng.permutation(np.flatnonzero(similar & ~moved)).tolist()
+        picked += [i for i in others + at0 if i not in picked][: SIMILAR - len(picked)]
         shown[q] = picked
     for q, picked in shown.items():
+        base, mch, region, similar, moved = of[q]
         apart = {
             i
             for i in picked
             for other, theirs in shown.items()
             if i in theirs
-            and mch[q, i] == mch[other, i] == 0
+            and mch[i] == of[other][1][i] == 0
             and not (coded.query_labels[q] & coded.query_labels[other]).any()
         }
         rows.append(
             {
                 "classes": _names(coded.classes, coded.query_labels[q]),
                 "picture": _thumbnail(dataset, "query", q),
-                "moved": int(moved[q].sum()),
-                "similar": int(similar[q].sum()),
+                "moved": int(moved.sum()),
+                "similar": int(similar.sum()),
                 "images": [
                     {
                         "picture": _thumbnail(dataset, "database", i),
                         "classes": _names(coded.classes, coded.labels[i]),
-                        "base": int(base[q, i]),
-                        "mch": int(mch[q, i]),
-                        "region": layout.names[region[q, i]],
-                        "box": _box(layout.boxes[region[q, i]]),
+                        "base": int(base[i]),
+                        "mch": int(mch[i]),
+                        "region": layout.names[region[i]],
+                        "box": _box(layout.boxes[region[i]]),
                         "red": i in apart,
                     }
                     for i in picked
                 ],
             }
         )
-    return {"rule": rule, "rows": rows, "queries_with_moved": len(able), "queries": len(moved)}
+    return {"rule": rule, "rows": rows, "queries_with_moved": len(able), "queries": total}
 
 
 def _two_queries(
-    own: Flags, moved: Flags, labels: Flags, able: NDArray[np.int64], rng: np.random.Generator
+    near: Near, able: NDArray[np.int64], rng: np.random.Generator
 ) -> tuple[int, int, int] | None:
     """An image and two queries without a common class that both find it, one through a region."""
-    apart = ~alike(labels, labels)
+    labels = near.coded.query_labels
     for q in rng.permutation(able).tolist():
-        for i in rng.permutation(np.flatnonzero(moved[q])).tolist()[:50]:
-            others = np.flatnonzero(own[:, i] & apart[q])
-            others = others[np.isin(others, able)]
+        apart = able[~(labels[able] & labels[q]).any(1)]
+        images = rng.permutation(np.flatnonzero(near.one(q)[-1]))[:TRIED]
+        for i, finds in zip(images.tolist(), near.own(apart, images).T, strict=True):
+            others = apart[finds]
             if len(others):
                 return int(i), int(q), int(rng.choice(others))
     return None

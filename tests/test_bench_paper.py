@@ -19,6 +19,7 @@ import paper_figures
 import paper_report
 import paper_statements as said
 import paper_studies
+import paper_time
 import paper_visual
 from mchindex.datasets import open_dataset
 from mchindex.models.mch import RegionCodes
@@ -260,6 +261,74 @@ def test_buckets_for_an_f1() -> None:
     assert not said.at_least([], 1)
 
 
+def one(found: list[said.Statement], words: str) -> said.Statement:
+    return next(s for s in found if words in s.quote)
+
+
+def test_regions_are_to_be_better_than_the_whole_and_than_chance() -> None:
+    for way in ("base", "random_keep"):
+        mixed = rows(1.5)
+        mixed[-1][way]["map"] = 0.9  # above MCH-X
+        found = one(said.statements(content(rows=mixed)), "better preserve")
+        assert found.fails == ["MMHH-32"]
+
+
+def test_every_base_method_gains_more_than_by_chance() -> None:
+    mixed = rows(1.5)
+    for r in mixed[-2:]:
+        r["random_keep"]["f1_own"] = r["mch"]["f1_own"]
+    found = one(said.statements(content(rows=mixed)), "easy integration")
+    assert (found.verdict, found.fails) == ("holds in 4 of 5 methods", ["MMHH"])
+
+
+def test_probing_that_turned_into_a_scan_does_not_count() -> None:
+    found = timed(True)
+    probe = next(c for c in found["curves"] if (c["engine"], c["way"]) == ("probe", "mch"))
+    probe["points"].pop()
+    verdict = one(said.statements(content(time=found)), "more practical than Hamming")
+    assert verdict.fails == ["MCH-DCH-32"]
+    assert "1 of 6 points are left out" in verdict.evidence
+    assert "(auto) 20.00 times" in verdict.evidence
+    found["curves"] = [c for c in found["curves"] if c["engine"] != "probe"]
+    verdict = one(said.statements(content(time=found)), "more practical than Hamming")
+    assert verdict.verdict == said.FAILS
+    assert "6 of 6 points" in verdict.evidence
+
+
+def test_what_is_true_by_construction_is_counted_apart() -> None:
+    whole = content()
+    sure = [s for s in whole["statements"] if s["constructed"]]
+    assert len(sure) == 2
+    assert all("true by construction" in s["evidence"] for s in sure)
+    assert "(of which 2 by construction)" in paper_report.markdown(whole)
+
+
+def test_figures_that_are_not_defined_or_nothing() -> None:
+    mixed = rows(1.5)
+    for r in mixed:
+        r["base"]["p0_nonempty"] = None
+    found = pairs(True)
+    found["other"]["distance"] = found["other"]["distance_mch"] = 0.0
+    flat = sensitivity(True)
+    for of in ("sigma", "xi"):
+        flat[of]["all"] = {v: curve(0.0) for v in flat[of]["all"]}
+    seen = said.statements(content(rows=mixed, pairs=found, sensitivity=flat))
+    assert one(seen, "improve the precision").evidence.endswith("not defined")
+    assert not any("nan" in s.evidence or "inf" in s.evidence for s in seen)
+
+
+def test_xi_is_compared_with_xi_1() -> None:
+    found = one(said.statements(content()), "[ξ is meant] ≤ 0.9")
+    assert "over ξ = 1," in found.evidence
+    assert "over X," in one(said.statements(content()), "in the range 0.3 ≤").evidence
+
+
+def test_sentences_begin_with_a_capital() -> None:
+    whole = content()
+    whole["settings"]["seeds"] = 1
+    assert "above X. One seed." in check_alone(paper_report.html(whole)).words
+
+
 def test_rank_correlation() -> None:
     assert said.spearman([1, 2, 3], [10, 20, 90]) == pytest.approx(1)
     assert said.spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
@@ -371,6 +440,90 @@ def test_stages_go_on_where_they_stopped(tmp_path: Path) -> None:
     assert again("a", {"x": (1, 3)}, compute) == {"n": 4}
 
 
+@pytest.mark.parametrize("text", ["[]", "3", '{"key": {}}', '{"key": {}, "seconds": "x"}'])
+def test_stages_of_another_shape_are_not_there(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    (tmp_path / "a.seconds").write_text(text)
+    assert paper.Stages(tmp_path, only_read=True)("a", {}, dict) is None
+    assert paper.Stages(tmp_path)("a", {}, dict) == {}
+
+
+def arguments(work: Path, *more: str) -> Any:
+    return paper.parse(["--data", "scenes:40", "--out", "x", "--work", str(work), *more])
+
+
+def test_studies_of_other_cells_are_not_there(tmp_path: Path) -> None:
+    cell = tmp_path / "dch-32-0.json"
+    cell.write_text("{}")
+    experiments = paper.Experiments(arguments(tmp_path))
+    found: dict[str, Any] = {"curves": [], "own_bucket": [], "missing": []}
+    experiments.stage("time-dch-32", experiments.of(["dch-32-0"]), lambda: found)
+
+    again = paper.Experiments(arguments(tmp_path, "--report", "--size", "160"))
+    assert again._time(["dch-32"]) is not None
+    cell.write_text('{"seconds": 3}')  # computed anew
+    assert again._time(["dch-32"]) is None
+    cell.unlink()
+    assert again._time(["dch-32"]) is None
+
+
+def test_a_folder_is_for_one_data_set(tmp_path: Path) -> None:
+    learning.check_data(tmp_path, open_dataset("scenes:40", queries=5, train=20))
+    learning.check_data(tmp_path, open_dataset("scenes:40", queries=5, train=20))
+    for other in ({"queries": 6, "train": 20}, {"queries": 5, "train": 20, "seed": 1}):
+        with pytest.raises(learning.RunError, match="other data"):
+            learning.check_data(tmp_path, open_dataset("scenes:40", **other))
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    with (
+        learning.alone(tmp_path / "new"),
+        pytest.raises(SystemExit, match="another run is at work"),
+        learning.alone(tmp_path / "new"),
+    ):
+        pass
+    with learning.alone(tmp_path / "new"):
+        pass
+
+
+def test_a_worker_leaves_nothing_but_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = arguments(tmp_path, "--methods", "lsh", "--bits", "16", "24", "--seeds", "1")
+    args.worker = 1
+
+    def run_cell(data: Any, args: Any, method: str, bits: int, seed: int) -> Any:
+        (tmp_path / f"{method}-{bits}-{seed}.claim").unlink()  # as a second run would
+        row_ = {"method": method, "bits": bits, "seed": seed, "base": figures(0.1)}
+        return row_ | {"seconds": {"all": 1.0}}, {"policy": None}
+
+    for name in ("die_with", "Data", "open_dataset"):
+        monkeypatch.setattr(learning, name, lambda *_: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+    monkeypatch.setattr(learning, "run_cell", run_cell)
+    learning.work(args)
+    there = sorted(path.name for path in tmp_path.iterdir())
+    assert there == ["lsh-16-0.json", "lsh-16-0.pt", "lsh-24-0.json", "lsh-24-0.pt"]
+    assert [r["bits"] for r in learning.read_rows(args)] == [16, 24]
+
+
+@pytest.mark.parametrize("broken", ["json", "pt", "shape"])
+def test_damaged_cells_go_with_their_twins(tmp_path: Path, broken: str) -> None:
+    row_ = {"method": "lsh", "bits": 16, "seed": 0, "base": {}, "seconds": {}, "settings": {}}
+    path = tmp_path / "lsh-16-0.json"
+    path.write_text({"json": '{"meth', "pt": json.dumps(row_), "shape": "[]"}[broken])
+    path.with_suffix(".pt").write_bytes(b"PK\x03\x04 cut short")
+    args = arguments(tmp_path)
+    if broken == "pt":
+        assert learning.read_rows(args) == [row_]
+    with pytest.raises(learning.RunError, match="compute it anew"):
+        learning.read_cell(tmp_path, "lsh-16-0", 8)
+    assert list(tmp_path.iterdir()) == []
+    path.write_text('{"meth')
+    assert learning.read_rows(args) == []
+    assert not path.exists()
+
+
 def test_seconds_add_up_over_interrupted_runs(tmp_path: Path) -> None:
     def interrupted() -> dict[str, Any]:
         time.sleep(0.2)
@@ -416,7 +569,7 @@ def test_cells_that_lack_their_codes_are_missing(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_data(spec: str, name: str) -> None:
-    assert paper.slug(spec) == name
+    assert learning.slug(spec) == name
 
 
 def small(seed: int = 0) -> Coded:
@@ -463,6 +616,32 @@ def test_images_that_queries_of_different_classes_find() -> None:
     assert found["similar"]["distance_mch"] <= found["similar"]["distance"]
 
 
+def test_equal_codes_are_one_code() -> None:
+    coded = small()
+    coded.database.codes[:] = coded.database.codes[:, :1]
+    assert coded.database.kept(0.5)[:, 1:].any()
+    assert paper_studies.pairs(coded, 0.5, [])["several_codes"] == 0
+
+
+def test_groups_that_find_nothing_in_the_part_are_left_out() -> None:
+    wanted = np.eye(2, dtype=bool)
+    groups = {"all": np.ones(2, bool), "a": wanted[:, 0], "b": wanted[:, 1]}
+    labels = np.array([[True, False]])
+    assert list(paper_studies.answerable(groups, wanted, labels)) == ["all", "a"]
+    with pytest.raises(learning.RunError, match="--part"):
+        paper_studies.answerable(groups, wanted, ~labels & False)
+
+
+def test_nothing_is_timed_without_a_usable_query() -> None:
+    coded = small()
+    coded.labels[:] = False
+    found = paper_time.merged([paper_time.timing("dch-16", coded, 0.5)])
+    assert found["curves"] == []
+    found["against"] = said.time_against_buckets(found)
+    whole = content(time=found)
+    assert "no query has a similar image" in check_alone(paper_report.html(whole)).words
+
+
 def test_classes_are_chosen_by_a_rule() -> None:
     labels = np.zeros((100, 3), bool)
     labels[:50, 0], labels[:6, 1], labels[:4, 2] = True, True, True
@@ -470,8 +649,22 @@ def test_classes_are_chosen_by_a_rule() -> None:
     assert names == ["y", "z"]
     assert "5 %" in rule
     assert paper_studies.choose_classes(("airplane", "bird"), labels[:, :2], [])[1] != rule
-    with pytest.raises(ValueError, match="no class w"):
+    with pytest.raises(learning.RunError, match="no class w"):
         paper_studies.choose_classes(("x", "y", "z"), labels, ["w", "x"])
+
+
+def test_the_visual_study_does_not_depend_on_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = paper_visual.Near(small(), 0.5)
+    able = near.able()
+    monkeypatch.setattr(paper_visual, "BLOCK", 7)
+    assert near.able().tolist() == able.tolist()
+    every = near(slice(None))
+    for q in (0, 39):
+        for part, whole in zip(near.one(q), every, strict=True):
+            assert (part == whole[q]).all()
+    images = np.array([3, 150])
+    own = every[3] & (every[1] == 0)
+    assert (near.own(able, images) == own[np.ix_(able, images)]).all()
 
 
 def test_the_visual_study_shows_what_it_says() -> None:
@@ -494,3 +687,32 @@ def test_help_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         paper.parse(["--help"])
     assert "--visual" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        paper.parse(["--data", "x", "--out", "y", "--bits", "32", "12"])
+    assert "multiple of 8 from 8 to 256, not 12" in capsys.readouterr().err
+
+
+def test_wrong_classes_are_found_before_the_work(tmp_path: Path) -> None:
+    args = arguments(tmp_path, "--classes", "star", "tsar")
+    with pytest.raises(learning.RunError, match=r"no class .*tsar"):
+        _ = paper.Experiments(args).data
+
+
+def test_faults_of_the_program_are_not_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(error: Exception) -> Any:
+        def fail(_: paper.Experiments) -> None:
+            raise error
+
+        return fail
+
+    args = arguments(tmp_path)
+    monkeypatch.setattr(paper, "parse", lambda: args)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(paper.Experiments, "run", run(ValueError("a fault")))
+    with pytest.raises(ValueError, match="a fault"):
+        paper.main()
+    monkeypatch.setattr(paper.Experiments, "run", run(learning.RunError("a typo")))
+    with pytest.raises(SystemExit, match="a typo"):
+        paper.main()
