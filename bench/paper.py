@@ -233,10 +233,10 @@ class Experiments:
         names = [f"{m}-{b}-{s}" for m, b in cells for s in seeds]
         of = self.of(names)
         steps = {
-            "beyond-regions": lambda: self.beyond.more_regions(),
-            "beyond-joint": lambda: self.beyond.jointly(),
-            "beyond-rewards": lambda: self.beyond.new_rewards(),
             "beyond-crop-labels": lambda: self.beyond.crop_labels(),
+            "beyond-joint": lambda: self.beyond.jointly(),
+            "beyond-regions": lambda: self.beyond.more_regions(),
+            "beyond-rewards": lambda: self.beyond.new_rewards(),
         }
         found = [self.stage(name, of, compute) for name, compute in steps.items()]
         content: Result = {"steps": [step for step in found if step]}
