@@ -81,6 +81,8 @@ class Beyond:
             as_codes(found.chosen(chosen)),
             self.data.labels("query"),
             self.data.labels("database"),
+            ks=[1],  # no curve is wanted
+            budgets=[1],
             threads=self.threads,
         )
         return {name: float(getattr(figures, name)) for name in FIGURES}

@@ -362,7 +362,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         help="which of the paper's data sets this is, to put its figures beside ours; else guessed",
     )
     parser.add_argument(
-        "--part", type=int, default=3000, help="database images of the sigma study (%(default)s)"
+        "--part", type=int, default=2000, help="database images of the sigma study (%(default)s)"
     )
     parser.add_argument(
         "--classes",
