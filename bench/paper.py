@@ -232,14 +232,8 @@ class Experiments:
         seeds = range(args.seeds)
         names = [f"{m}-{b}-{s}" for m, b in cells for s in seeds]
         of = self.of(names)
-        steps = {
-            "beyond-crop-labels": lambda: self.beyond.crop_labels(),
-            "beyond-joint": lambda: self.beyond.jointly(),
-            "beyond-regions": lambda: self.beyond.more_regions(),
-            "beyond-rewards": lambda: self.beyond.new_rewards(),
-        }
-        found = [self.stage(name, of, compute) for name, compute in steps.items()]
-        content: Result = {"steps": [step for step in found if step]}
+        first = self.stage("beyond-crop-labels", of, lambda: self.beyond.crop_labels())
+        content: Result = {}
         if "hashnet" in args.methods:
             # These are shown beside it.
             single = [m for m in ("itq", "pca") if m in args.methods]
@@ -248,6 +242,13 @@ class Experiments:
             content["unsupervised"] = self.stage(
                 "beyond-unsupervised", self.of(names), lambda: self.beyond.unsupervised()
             )
+        steps = {
+            "beyond-joint": lambda: self.beyond.jointly(),
+            "beyond-regions": lambda: self.beyond.more_regions(),
+            "beyond-rewards": lambda: self.beyond.new_rewards(),
+        }
+        others = [self.stage(name, of, compute) for name, compute in steps.items()]
+        content["steps"] = [step for step in (first, *others) if step]
         return content
 
     def _features(self) -> Result:
