@@ -1,7 +1,9 @@
-"""Writes the README's figures from bench/results/, so that no number there is typed by hand.
+"""Writes the figures of README and docs from bench/results/ and the report in docs/paper.
 
-python bench/readme.py           # rewrite the block
-python bench/readme.py --check   # exit 1 if it is not what the results say
+So no number there is typed by hand.
+
+python bench/readme.py           # rewrite the blocks
+python bench/readme.py --check   # exit 1 if they are not what the results say
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 from common import RESULTS, Cell
 from report import RATIOS, ks, measured, winner
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README, DOCS = ROOT / "README.md", ROOT / "docs" / "learning.md"
+REPORT = ROOT / "docs" / "paper" / "paper.json"
 LEARNING = RESULTS / "learning-coco-crops-160.json"
 LABELS = {"ksh": "KSH", "hashnet": "HashNet", "adsh": "ADSH", "dch": "DCH", "mmhh": "MMHH"}
 NAMES = {
@@ -85,6 +89,79 @@ def learning_block() -> str:
     return "\n".join(lines) + "\n"
 
 
+def beyond() -> dict[str, Any]:
+    if not REPORT.exists():
+        sys.exit(f"no report in {REPORT.parent}: run bench/paper.py with --out there")
+    found: dict[str, Any] = json.loads(REPORT.read_text())["beyond"]
+    return found
+
+
+def step_text(step: dict[str, Any]) -> str:
+    return (
+        f"F1 of the own bucket {step['f1_ratio']:.3f} times as high (mean of the cells' ratios "
+        f"{step['f1_mean_ratio']:.2f}), mAP {step['map_change']:+.4f}"
+    )
+
+
+def beyond_line() -> str:
+    """The best step in a sentence, for the README."""
+    found = beyond()
+    kept = [s for s in found["steps"] if s["kept"]]
+    lines = ["Beyond the paper, no step gained anything."]
+    if kept:
+        best = max(kept, key=lambda s: s["f1_ratio"])
+        cells = ", ".join(f"{LABELS[c['method']]}-{c['bits']}" for c in best["cells"])
+        lines = [
+            f"Beyond the paper, with as many codes an image, the best of {len(found['steps'])}",
+            f"steps is {best['name']}: {step_text(best)},",
+            f"on the mean over {cells}.",
+        ]
+    lines += [
+        found["unsupervised"]["verdict"],
+        "[All steps](docs/learning.md#beyond-the-paper), and",
+        "[the paper's experiments in full](docs/paper/paper.md), statement by statement.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def beyond_block() -> str:
+    """Every step beyond the paper, and the cells of the ones that are kept."""
+    found = beyond()
+    lines = [
+        "Each step is held to the number of codes that the paper's MCH has in the same cell, and",
+        "is kept if F1 of the own bucket rises on the mean and mAP does not fall:",
+        "",
+        "| step | | F1 of the own bucket, times | mean of ratios | mAP | codes, off by at most |",
+        "|---|---|---|---|---|---|",
+    ]
+    for s in found["steps"]:
+        lines.append(
+            f"| {s['name']} | {'kept' if s['kept'] else 'not kept'} | {s['f1_ratio']:.3f} | "
+            f"{s['f1_mean_ratio']:.2f} | {s['map_change']:+.4f} | {s['anhc_off']:.3f} |"
+        )
+    for s in found["steps"]:
+        if not s["kept"]:
+            continue
+        lines += ["", f"{s['name'].capitalize()}, cell by cell, MCH → with it:", ""]
+        lines += [
+            "| X | F1 of the own bucket | mAP | R@H=0 | codes an image |",
+            "|---|---|---|---|---|",
+        ]
+        for c in s["cells"]:
+            pairs = [f"{c['mch'][f]:.4f} → {c['step'][f]:.4f}" for f in ("f1_own", "map", "r0")]
+            codes = f"{c['mch']['anhc']:.2f} → {c['step']['anhc']:.2f}"
+            lines.append(f"| {LABELS[c['method']]}-{c['bits']} | {' | '.join(pairs)} | {codes} |")
+    bare = found["unsupervised"]
+    lines += ["", bare["statement"], ""]
+    lines += ["| without labels | bits | mAP | R@H=0 | codes an image |", "|---|---|---|---|---|"]
+    for c in bare["cells"]:
+        lines.append(
+            f"| {c['name']} | {c['bits']} | {c['map']:.4f} | {c['r0']:.4f} | {c['anhc']:.2f} |"
+        )
+    lines += ["", "`python bench/paper.py --data DIR --out report` measures it again."]
+    return "\n".join(lines) + "\n"
+
+
 def search_block() -> str:
     found = {cell: data for cell in RATIOS if (data := load(cell))}
     if not found:
@@ -116,21 +193,28 @@ def search_block() -> str:
     return "\n".join(lines) + "\n"
 
 
+BLOCKS = {
+    README: {"figures": search_block, "learning": learning_block, "beyond": beyond_line},
+    DOCS: {"beyond": beyond_block},
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="change nothing, fail if it differs")
     check = parser.parse_args().check
-    text = new = README.read_text()
-    for name, block in (("figures", search_block), ("learning", learning_block)):
-        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->\n"
-        head, rest = new.split(begin)
-        new = head + begin + block() + end + rest.split(end)[1]
-    if check and new != text:
-        sys.exit("README.md does not say what bench/results/ says: run bench/readme.py")
-    if not check:
-        README.write_text(new)
+    for path, blocks in BLOCKS.items():
+        text = new = path.read_text()
+        for name, block in blocks.items():
+            begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->\n"
+            head, rest = new.split(begin)
+            new = head + begin + block() + end + rest.split(end)[1]
+        if check and new != text:
+            sys.exit(f"{path.name} does not say what the results say: run bench/readme.py")
+        if not check:
+            path.write_text(new)
 
 
 if __name__ == "__main__":
