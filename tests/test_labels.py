@@ -17,7 +17,6 @@ from mchindex.cli import run
 from mchindex.datasets import DatasetError, open_dataset, read_photos
 from mchindex.datasets.scenes import SceneSource, scenes
 from mchindex.models import MCHModel, RegionCodes, create_method
-from mchindex.models.backbones import SmallNet
 from mchindex.models.hashing import Features, similar
 from mchindex.training import TrainingOptions, encode_dataset, train_model
 from mchindex.training.agent import AgentSettings, agent_settings, scaled
@@ -213,14 +212,6 @@ OPTIONS = TrainingOptions(
     backbone_settings={"epochs": 2, "batch": 16},
 )
 SCENES = scenes(160, size=32, train=100)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("weights") / "small.pth"
-    torch.manual_seed(0)
-    torch.save(SmallNet(32).state_dict(), path)
-    return str(path)
 
 
 def trained(options: TrainingOptions, data: Any = SCENES, **more: Any) -> Any:

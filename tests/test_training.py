@@ -62,15 +62,6 @@ def quick(method: str = "dch", **changes: Any) -> TrainingOptions:
     return replace(options, **changes)
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A file of weights for the small net, so that it need not be trained."""
-    path = tmp_path_factory.mktemp("weights") / "small.pth"
-    torch.manual_seed(0)
-    torch.save(SmallNet(32).state_dict(), path)
-    return str(path)
-
-
 def train(dataset: Dataset, options: TrainingOptions, **more: Any) -> Any:
     return train_model(dataset, options, device="cpu", engine="torch", **more)
 
