@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mchindex.hits import Answers, Hit, Hits
     from mchindex.images import ImageError
     from mchindex.index import MCHIndex, ModelMismatchError, Stored
-    from mchindex.store import (
+    from mchindex.records import (
         NotAnIndexError,
         StoreBusyError,
         StoreDamagedError,
@@ -33,7 +33,7 @@ _LATER = {
     "hits": ("Answers", "Hit", "Hits"),
     "images": ("ImageError",),
     "index": ("MCHIndex", "ModelMismatchError", "Stored"),
-    "store": (
+    "records": (
         "NotAnIndexError",
         "StoreBusyError",
         "StoreDamagedError",

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from mchindex.records import Id, Known, Row, code_type
 from mchindex.sources import Item, Metadata
-from mchindex.store import Id, Known, Row, Store, code_type
+from mchindex.store import Store
 
 if TYPE_CHECKING:
     from mchindex.models import MCHModel

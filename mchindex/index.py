@@ -22,19 +22,18 @@ from mchindex.adding import BATCH, Added, Adding, OnStep, groups, json_of, shown
 from mchindex.catalogue import shipped_name
 from mchindex.hits import Answers, Hit, Hits, PixelBox
 from mchindex.images import read_picture
-from mchindex.regions import WHOLE, Box, Layout, in_pixels
-from mchindex.sources import Metadata, check_id, given, one_image
-from mchindex.store import (
+from mchindex.records import (
     Id,
     NotAnIndexError,
-    Position,
     Row,
-    Store,
     StoreDamagedError,
     StoreError,
     code_type,
     unpack_codes,
 )
+from mchindex.regions import WHOLE, Box, Layout, in_pixels
+from mchindex.sources import Metadata, check_id, given, one_image
+from mchindex.store import Position, Store
 
 if TYPE_CHECKING:
     from mchindex.models import MCHModel

@@ -25,19 +25,18 @@ import numpy as np
 
 from mchindex.catalogue import CONFIG, find, listed
 from mchindex.index import MODEL_FOLDER, MCHIndex, ModelMismatchError
-from mchindex.regions import read_layout
-from mchindex.sources import check_id
-from mchindex.store import (
-    FILE,
+from mchindex.records import (
     Id,
     NotAnIndexError,
     Row,
-    Store,
     StoreDamagedError,
     StoreError,
     code_type,
     unpack_codes,
 )
+from mchindex.regions import read_layout
+from mchindex.sources import check_id
+from mchindex.store import FILE, Store
 
 FORMAT, VERSION = "mchindex-export", 1
 LONGEST = 1 << 26  # bytes of a line

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from mchindex.images import ImageError, Picture, Source, open_rgb, read_picture
-from mchindex.store import Id
+from mchindex.records import Id
 
 Metadata = Mapping[str, Any]
 _TRIES = 3  # at a file that changes while it is read

@@ -22,13 +22,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-Id: TypeAlias = str | int
+from mchindex.records import (
+    COLUMNS,
+    Id,
+    Known,
+    NotAnIndexError,
+    Row,
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreVersionError,
+    is_sound,
+    read_row,
+    row_crc,
+    row_values,
+    unpack_codes,
+)
+
 FORMAT = 1
 FILE, LOCK = "index.sqlite", "writer.lock"
 GONE_KEPT = 100_000  # removals that a reader may lag behind before it reads everything again
@@ -57,52 +73,6 @@ CREATE TABLE gone (
 MIGRATIONS = {0: _SCHEMA}
 
 
-class StoreError(Exception):
-    """An index on disk cannot be used. Base of the errors below."""
-
-
-class NotAnIndexError(StoreError):
-    """The path holds something else."""
-
-
-class StoreVersionError(StoreError):
-    """The index was written by a newer mchindex."""
-
-
-class StoreDamagedError(StoreError):
-    """What is stored does not match its checksums, or SQLite cannot read it."""
-
-
-class StoreBusyError(StoreError):
-    """Another process is writing."""
-
-
-class Row(NamedTuple):
-    """An image as it is stored."""
-
-    id: Id
-    codes: bytes  # packed
-    path: str | None = None
-    size: int | None = None
-    time: int | None = None
-    hash: bytes | None = None
-    width: int | None = None
-    height: int | None = None
-    metadata: str | None = None
-    key: int = -1  # given by the store
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What decides whether an image must be encoded again."""
-
-    key: int
-    size: int | None
-    time: int | None
-    hash: bytes | None
-    metadata: str | None
-
-
 class _State(NamedTuple):
     """How much the store holds, so that a row that gets lost is missed."""
 
@@ -129,67 +99,6 @@ class Change:
     images: int  # that it has then
     removed: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     again: bool = False  # the table must be emptied first
-
-
-def code_type(bits: int) -> np.dtype[Any]:
-    return np.dtype([("region", "<i2"), ("keep", "<f4"), ("code", "u1", (bits // 8,))])
-
-
-def pack_codes(key: int, entries: bytes) -> bytes:
-    """Entries of `code_type`, then the CRC-32 of the key and them."""
-    return entries + crc32(entries, key & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def unpack_codes(
-    keys: Sequence[int], blobs: Sequence[bytes], bits: int
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The images' keys, one an entry, and the entries; refuses what is damaged."""
-    kind = code_type(bits)
-    of = np.array(keys, np.int64)
-    sound = [_sound(key, blob) for key, blob in zip(keys, blobs, strict=True)]
-    if not all(sound):
-        raise StoreDamagedError(f"the codes of image number {keys[sound.index(False)]} are damaged")
-    counts, rest = np.divmod(np.fromiter(map(len, blobs), np.int64, len(blobs)) - 4, kind.itemsize)
-    if rest.any():
-        raise StoreDamagedError(f"the codes of image number {of[rest.argmax()]} are damaged")
-    entries = np.frombuffer(b"".join([b[:-4] for b in blobs]), kind)
-    return np.repeat(of, counts), entries
-
-
-def _sound(key: int, blob: Any) -> bool:
-    """Whether packed codes, of whatever width, are as they were written."""
-    if type(blob) is not bytes or type(key) is not int or len(blob) < 5:
-        return False
-    return int.from_bytes(blob[-4:], "little") == crc32(blob[:-4], key & 0xFFFFFFFF)
-
-
-def _row_crc(key: int, id: Id, *rest: Any) -> int:
-    words = _NOTHING if rest == _NONE else repr(rest)  # of images by their codes only, in bulk
-    return crc32(f"{key}|{id!r}|{words}".encode("utf-8", "surrogatepass"))
-
-
-_NONE = (None,) * 7
-_NOTHING = repr(_NONE)
-
-
-_COLUMNS = "key, id, path, size, time, hash, width, height, metadata, codes, crc"
-
-
-def _row(values: tuple[Any, ...]) -> Row:
-    key, id_, path, size, time_, hash_, width, height, metadata, codes, crc = values
-    rest = (path, size, time_, hash_, width, height, metadata)
-    if not isinstance(key, int) or crc != _row_crc(key, id_, *rest):
-        raise StoreDamagedError(f"the record of image number {key} is damaged")
-    if path == "":
-        path = str(id_)
-    return Row(id_, codes, path, size, time_, hash_, width, height, metadata, key)
-
-
-def _values(row: Row, key: int) -> tuple[Any, ...]:
-    id_, codes, path, *others, _ = row
-    if path is not None and path == id_:
-        path = ""
-    return (key, id_, path, *others, pack_codes(key, codes), _row_crc(key, id_, path, *others))
 
 
 @contextlib.contextmanager
@@ -376,8 +285,8 @@ class Store:
 
     def _insert(self, db: sqlite3.Connection, rows: Sequence[Row], state: _State) -> None:
         db.executemany(
-            f"INSERT INTO images ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            (_values(row, key) for key, row in enumerate(rows, state.key + 1)),
+            f"INSERT INTO images ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            (row_values(row, key) for key, row in enumerate(rows, state.key + 1)),
         )
         last = state.key + len(rows)
         keys = state.keys + sum(range(state.key + 1, last + 1))
@@ -406,7 +315,7 @@ class Store:
         db.executemany(
             "INSERT INTO gone (seq, key, id, crc) VALUES (?, ?, ?, ?)",
             [
-                (seq, k.key, id_, _row_crc(seq, id_, k.key))
+                (seq, k.key, id_, row_crc(seq, id_, k.key))
                 for seq, (id_, k) in enumerate(known.items(), state.gone + 1)
             ],
         )
@@ -424,7 +333,7 @@ class Store:
                 kept = {"time": row.time, "size": row.size, "metadata": row.metadata}
                 new = kept | ids[row.id]
                 path = "" if row.path is not None and row.path == row.id else row.path
-                crc = _row_crc(
+                crc = row_crc(
                     row.key, row.id, path, new["size"], new["time"], row.hash, row.width,
                     row.height, new["metadata"],
                 )  # fmt: skip
@@ -513,8 +422,8 @@ class Store:
             version, state = self.version(), self._state(db)
         while True:
             with self._reading() as db:
-                query = f"SELECT {_COLUMNS} FROM images WHERE key > ? ORDER BY key LIMIT 1000"
-                part = [_row(values) for values in db.execute(query, (last,))]
+                query = f"SELECT {COLUMNS} FROM images WHERE key > ? ORDER BY key LIMIT 1000"
+                part = [read_row(values) for values in db.execute(query, (last,))]
             if not part:
                 break
             yield from part
@@ -529,7 +438,7 @@ class Store:
         end = 1 + self._last_key()
 
         def part(low: int, high: int) -> Iterator[Row | None]:
-            query = f"SELECT {_COLUMNS} FROM images WHERE key >= ? AND key < ? ORDER BY key"
+            query = f"SELECT {COLUMNS} FROM images WHERE key >= ? AND key < ? ORDER BY key"
             try:
                 with self._reading() as db:
                     found = db.execute(query, (low, high)).fetchall()
@@ -543,11 +452,11 @@ class Store:
                 return
             for values in found:
                 try:
-                    row = _row(values)
+                    row = read_row(values)
                 except StoreDamagedError:
                     yield None
                 else:
-                    yield row if _sound(row.key, row.codes) else None
+                    yield row if is_sound(row.key, row.codes) else None
 
         for low in range(1, end, 1000):
             yield from part(low, min(low + 1000, end))
@@ -750,7 +659,7 @@ def _set(db: sqlite3.Connection, name: str, value: Any) -> None:
 
 
 def _check_gone(seq: int, key: int, id: Id, crc: int) -> int:
-    if crc != _row_crc(seq, id, key):
+    if crc != row_crc(seq, id, key):
         raise StoreDamagedError(f"the record of removal number {seq} is damaged")
     return key
 
@@ -764,10 +673,10 @@ def _known(db: sqlite3.Connection, ids: Iterable[Id]) -> dict[Id, Known]:
 
 
 def _rows(db: sqlite3.Connection, column: str, values: Sequence[Any]) -> Iterator[Row]:
-    query = f"SELECT {_COLUMNS} FROM images WHERE {column} IN (SELECT value FROM json_each(?))"
+    query = f"SELECT {COLUMNS} FROM images WHERE {column} IN (SELECT value FROM json_each(?))"
     wanted = set(values)
     for found in db.execute(query, (_json(values),)):
-        row = _row(found)
+        row = read_row(found)
         if (row.id if column == "id" else row.key) not in wanted:
             raise StoreDamagedError(f"the record of image number {row.key} is found by another's")
         yield row

@@ -16,15 +16,8 @@ import numpy as np
 from mchindex._core import BucketTable, SnapshotError
 from mchindex.catalogue import CONFIG, listed
 from mchindex.index import MODEL_FOLDER
-from mchindex.store import (
-    FILE,
-    NotAnIndexError,
-    Row,
-    Store,
-    StoreDamagedError,
-    StoreError,
-    unpack_codes,
-)
+from mchindex.records import NotAnIndexError, Row, StoreDamagedError, StoreError, unpack_codes
+from mchindex.store import FILE, Store
 
 BATCH = 5_000  # images compared with the snapshot at a time
 

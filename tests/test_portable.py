@@ -19,7 +19,8 @@ from indexes import codes_for
 from mchindex import MCHIndex, ModelMismatchError, NotAnIndexError, StoreDamagedError
 from mchindex.models import MCHModel
 from mchindex.portable import PortableError, Reader, created, export_index, import_index
-from mchindex.store import Row, Store, code_type
+from mchindex.records import Row, code_type
+from mchindex.store import Store
 from small_model import photo, small_model, write_photos
 
 BITS = 24

@@ -29,7 +29,8 @@ from mchindex import (
     StoreVersionError,
 )
 from mchindex.models import MCHModel, ModelError
-from mchindex.store import FILE, LOCK, Row, Store
+from mchindex.records import Row
+from mchindex.store import FILE, LOCK, Store
 from toys import Harm
 
 QUERIES = np.random.default_rng(0).integers(0, 256, (6, BITS // 8), np.uint8)

@@ -16,7 +16,7 @@ TRACEBACK = "MCH_TRACEBACK"  # set in the environment: bad input shows where it 
 _NAMED = {
     "mchindex.images": ("ImageError",),
     "mchindex.models.mch": ("ModelError",),
-    "mchindex.store": ("StoreError",),
+    "mchindex.records": ("StoreError",),
     "mchindex.training.run": ("TrainingError",),
 }
 

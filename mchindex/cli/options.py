@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from mchindex.datasets import Dataset
     from mchindex.index import MCHIndex
-    from mchindex.store import Id
+    from mchindex.records import Id
 
 DATA, MODEL, AGENT, MACHINE = "Data", "Model", "Agent", "Machine"
 INDEX, RESULT = "Index", "Result"
