@@ -350,8 +350,8 @@ class Signs(HashMethod):
     ) -> None:
         self.weights.copy_(torch.tensor(pair_weights(data.labels)))
 
-    def project(self, x: Tensor) -> Tensor:
-        return x[:, : self.bits]
+    def last(self, f: Tensor) -> Tensor:
+        return f[:, : self.bits]
 
 
 def signs(data: Features) -> Signs:

@@ -510,8 +510,8 @@ def test_the_kernel_compares_with_the_anchors() -> None:
     squares = ((x[:, None] - anchors[None]) ** 2).sum(-1)
     assert float(method.width) == pytest.approx(squares.mean(), rel=1e-4)
     kernel = np.exp(-squares / (2 * squares.mean()))
-    np.testing.assert_allclose(method.kernel(data.array[:, 0]), kernel - kernel.mean(0), atol=1e-4)
-    assert torch.equal(method.features(data.array[:, 0]), method.kernel(data.array[:, 0]))
+    found = method.features(data.array[:, 0])
+    np.testing.assert_allclose(found, kernel - kernel.mean(0), atol=1e-4)
 
 
 @given(st.integers(0, 2**31))
@@ -604,6 +604,9 @@ def test_methods_share_one_interface(name: str) -> None:
     assert method.project(x).shape == (5, 16)
     assert method.features(x).shape == (5, method.feature_dim)
     assert torch.equal(method.codes(x), sign(method.project(x)))
+    f, b = method.states(x)
+    assert torch.equal(f, method.features(x))
+    assert torch.equal(b, method.codes(x))
     other = create_method(name, 12, 16, method.settings.to_json())
     assert other.settings == method.settings
     other.load_state_dict(method.state_dict())

@@ -184,15 +184,31 @@ def test_an_agent_of_guessed_labels_keeps_a_share() -> None:
 # How many codes.
 
 
-@given(st.integers(1, 20), st.integers(1, 9), st.integers(0, 2**31), st.floats(1, 6), st.booleans())
-def test_xi_for_a_number_of_codes_is_the_best_there_is(
-    n: int, kinds: int, seed: int, codes: float, coarse: bool
-) -> None:
-    rng = np.random.default_rng(seed)
-    keep = rng.random((n, 6)).astype(np.float32)
-    keep = np.round(keep, 1) if coarse else keep  # many alike, and some of probability 0
+@st.composite
+def region_codes(draw: st.DrawFn) -> RegionCodes:
+    n, regions, kinds = draw(st.integers(1, 20)), draw(st.integers(1, 11)), draw(st.integers(1, 9))
+    rng = np.random.default_rng(draw(st.integers(0, 2**31)))
+    keep = rng.random((n, regions)).astype(np.float32)
+    keep = np.round(keep, 1) if draw(st.booleans()) else keep  # many alike, some 0, some 1
     keep[:, 0] = 1
-    found = RegionCodes(rng.integers(0, kinds, (n, 6, 1), np.uint8), keep)
+    return RegionCodes(rng.integers(0, kinds, (n, regions, 1), np.uint8), keep)
+
+
+@given(region_codes(), st.floats(0, 1))
+def test_an_image_keeps_its_likeliest_regions_and_at_most_six(
+    found: RegionCodes, xi: float
+) -> None:
+    kept = found.kept(xi)
+    for keep, flags in zip(found.keep, kept, strict=True):
+        able = [i for i, p in enumerate(keep) if p >= xi and p > 0]
+        best = sorted(able, key=lambda i: (-keep[i], i))[:6]
+        assert sorted(best) == np.flatnonzero(flags).tolist()
+    assert kept[:, 0].all()
+
+
+@given(region_codes(), st.floats(1, 6))
+def test_xi_for_a_number_of_codes_is_the_best_there_is(found: RegionCodes, codes: float) -> None:
+    n, keep = len(found.keep), found.keep
 
     def off(xi: float) -> float:
         return abs(len(found.chosen(found.kept(xi))) / n - codes)
@@ -268,7 +284,9 @@ def test_no_label_is_looked_at_without_supervision(weights: str) -> None:
         ({"labels": "crops", "finetune": True}, "cannot finetune"),
         ({"labels": "neighbours"}, "a backbone that has learnt before: small"),
         ({"labels": "crops", "labels_settings": {"votes": 3}}, "no setting is called 'votes'"),
-        ({"codes": 7.0}, "codes an image are 1 to 6, its regions, not 7.0"),
+        ({"codes": 7.0}, "codes an image are 1 to 6, not 7"),
+        ({"codes": 7.0, "layout": "grid:3x3"}, "codes an image are 1 to 6, not 7"),
+        ({"codes": 4.0, "layout": "grid:1x2"}, "codes an image are 1 to 3, not 4"),
         ({"codes": 2.0, "agent": False}, "for an agent to reach"),
         ({"codes": 2.0, "xi": 0.3}, "sets xi: give one of them"),
         ({"labels": "crops", "method": "ksh", "settings": {}}, r"\(set its crop_share\)"),

@@ -78,7 +78,7 @@ def make(
         table: Any = method
         table.anchors.copy_(flat[::9][:6])
         table.width.copy_((torch.cdist(flat, table.anchors) ** 2).mean())
-        table.centre.copy_(table.kernel(flat).mean(0))
+        table.centre.copy_(table.features(flat).mean(0))
         table.map.copy_(torch.randn(table.map.shape))
     agent = None
     if policy:

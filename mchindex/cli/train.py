@@ -105,7 +105,8 @@ def train(
         typer.Option(
             metavar="NAME",
             help="Which regions: corners (and the centre), grid:ROWSxCOLUMNS, with @SIGMA behind "
-            "it where it is not --sigma; joined by +, as in corners+grid:3x3@0.33.",
+            "it where it is not --sigma; joined by +, as in corners+grid:3x3@0.33. An image keeps "
+            "six codes at most.",
             rich_help_panel=MODEL,
         ),
     ] = "corners",

@@ -86,8 +86,8 @@ class DeepHash(HashMethod):
         # Clamped: the slope of a root at 0 is infinite.
         return x if power == 1 else x.sign() * x.abs().clamp(min=1e-6) ** power
 
-    def project(self, x: Tensor) -> Tensor:
-        z: Tensor = self.hash(self.dropout(self.features(x)))
+    def last(self, f: Tensor) -> Tensor:
+        z: Tensor = self.hash(self.dropout(f))
         return z
 
     def start(self, data: Views, seed: int) -> None:

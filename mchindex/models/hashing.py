@@ -205,22 +205,31 @@ class HashMethod(nn.Module, ABC):
     ) -> None:
         """Learns from the training images; the same seed gives the same weights."""
 
-    @abstractmethod
-    def project(self, x: Tensor) -> Tensor:
-        """(n, dim) features -> (n, bits) real numbers, whose signs are the code."""
-
     def features(self, x: Tensor) -> Tensor:
         """(n, dim) features -> what the last layer reads: the f(x) of the agent's state."""
         return x
+
+    @abstractmethod
+    def last(self, f: Tensor) -> Tensor:
+        """(n, feature_dim) of `features` -> (n, bits) real numbers, whose signs are the code."""
 
     @property
     def feature_dim(self) -> int:
         """How many numbers `features` gives."""
         return self.dim
 
+    def project(self, x: Tensor) -> Tensor:
+        """(n, dim) features -> (n, bits) real numbers."""
+        return self.last(self.features(x))
+
     def codes(self, x: Tensor) -> Tensor:
         """(n, dim) features -> (n, bits) signs."""
         return sign(self.project(x))
+
+    def states(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`features` and `codes` in one pass."""
+        f = self.features(x)
+        return f, sign(self.last(f))
 
     def pair_loss(self, d: Tensor, s: Tensor) -> Tensor:
         """What distance d costs a similar (s true) or dissimilar pair, unweighted.

@@ -53,20 +53,17 @@ class KSH(HashMethod):
         self.register_buffer("centre", torch.zeros(m))
         self.register_buffer("map", torch.zeros(m, bits))
 
-    def kernel(self, x: Tensor) -> Tensor:
-        """(n, dim) -> (n, m), centred by the training samples' means."""
+    def features(self, x: Tensor) -> Tensor:
+        """(n, dim) -> (n, m): the kernel, centred by the training samples' means."""
         squares = torch.cdist(x, self.anchors) ** 2
         return torch.exp(-squares / (2 * self.width)) - self.centre
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.kernel(x)
 
     @property
     def feature_dim(self) -> int:
         return len(self.anchors)
 
-    def project(self, x: Tensor) -> Tensor:
-        return self.kernel(x) @ self.map
+    def last(self, f: Tensor) -> Tensor:
+        return f @ self.map
 
     def pair_loss(self, d: Tensor, s: Tensor) -> Tensor:
         return squared_pair_loss(d, s, self.bits)
@@ -95,9 +92,11 @@ class KSH(HashMethod):
         )
         self.width.copy_((torch.cdist(x, self.anchors) ** 2).mean())
         self.centre.zero_()
-        self.centre.copy_(self.kernel(x).mean(0))
+        self.centre.copy_(self.features(x).mean(0))
         labels = data.shown(rows, view).to(device)
-        fit = GreedyFit(self.kernel(x).double(), similar(labels, labels), self.bits, settings.ridge)
+        fit = GreedyFit(
+            self.features(x).double(), similar(labels, labels), self.bits, settings.ridge
+        )
         for bit in range(self.bits):
             column = fit.next_column(settings.steps, settings.tolerance)
             self.map[:, bit] = column.to(self.map.dtype)

@@ -20,8 +20,8 @@ class LinearHash(HashMethod):
         self.register_buffer("mean", torch.zeros(dim))
         self.register_buffer("map", torch.zeros(dim, bits))
 
-    def project(self, x: Tensor) -> Tensor:
-        return (x - self.mean) @ self.map
+    def last(self, f: Tensor) -> Tensor:
+        return (f - self.mean) @ self.map
 
 
 def whole_images(data: Views, batch: int = 1024) -> Tensor:

@@ -32,6 +32,7 @@ from mchindex.regions import WHOLE, Layout, read_layout
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ROWS = 4096  # rows of features at a time
+MOST_CODES = 6  # of an image, the whole image's among them, however many regions a layout has
 
 
 class ModelError(Exception):
@@ -60,9 +61,13 @@ class RegionCodes:
     keep: NDArray[np.float32]  # (n, regions)
 
     def kept(self, xi: float) -> NDArray[np.bool_]:
-        """(n, regions): those with a probability of at least xi; never those of probability 0,
-        which is what all regions have without a policy."""
+        """(n, regions): those with a probability of at least xi, the likeliest where they are more
+        than MOST_CODES; never those of probability 0, which is what all regions have without a
+        policy."""
         kept: NDArray[np.bool_] = (self.keep >= xi) & (self.keep > 0)
+        if kept.shape[1] > MOST_CODES:
+            order = np.argsort(-self.keep, axis=1, kind="stable")
+            np.put_along_axis(kept, order[:, MOST_CODES:], False, axis=1)
         return kept
 
     def distinct(self, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -106,6 +111,14 @@ def first_of_equals(codes: Packed, kept: NDArray[np.bool_]) -> NDArray[np.bool_]
         same = (codes[:, :later] == codes[:, later : later + 1]).all(-1) & kept[:, :later]
         first[:, later] = ~same.any(1)
     return first
+
+
+def check_budget(codes: float, layout: Layout) -> float:
+    """Codes an image on average, as many as its regions can give."""
+    most = min(len(layout), MOST_CODES)
+    if not 1 <= codes <= most:
+        raise ValueError(f"codes an image are 1 to {most}, not {codes:g}")
+    return codes
 
 
 def check_xi(xi: float) -> float:
@@ -179,8 +192,7 @@ class MCHModel:
         """Raises where no xi gives so many codes an image."""
         if self.policy is None:
             raise ValueError("a model without a policy stores one code an image")
-        if not 1 <= codes <= len(self.layout):
-            raise ValueError(f"codes an image are 1 to {len(self.layout)}, not {codes:g}")
+        check_budget(codes, self.layout)
 
     def choose(self, found: RegionCodes) -> Encoded:
         """Keeps what the policy gives a probability of at least xi, and the whole image always."""
@@ -203,11 +215,10 @@ class MCHModel:
             for start in range(0, n, step):
                 part = slice(start, start + step)
                 x = self._float(torch.from_numpy(features[part]).flatten(0, 1))
-                b = self.method.codes(x).unflatten(0, (-1, regions))
+                f, b = (y.unflatten(0, (-1, regions)) for y in self.method.states(x))
                 codes[part] = pack(b)
                 if self.policy is None or regions == 1:
                     continue
-                f = self.method.features(x).unflatten(0, (-1, regions))
                 whole_and_region = [
                     side.flatten(0, 1)
                     for both in (f, b)

@@ -169,10 +169,8 @@ def gather(
 
     def view(which: int) -> tuple[Tensor, Tensor]:
         parts = [data.batch(rows, which).to(device) for rows in torch.arange(n).split(1024)]
-        return (
-            torch.cat([method.features(x) for x in parts]),
-            torch.cat([method.codes(x) for x in parts]),
-        )
+        f, b = zip(*(method.states(x) for x in parts), strict=True)
+        return torch.cat(f), torch.cat(b)
 
     f, b = view(0)
     f_region = torch.empty(n, crops, f.shape[1], device=device, dtype=torch.float16)

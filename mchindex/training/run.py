@@ -36,7 +36,7 @@ from mchindex.models.hashing import (
     seeded,
     silent,
 )
-from mchindex.models.mch import CONFIG, MCHModel, check_xi
+from mchindex.models.mch import CONFIG, MCHModel, check_budget, check_xi
 from mchindex.models.methods import METHODS, create_method
 from mchindex.models.policy import Policy
 from mchindex.regions import check_sigma, read_layout
@@ -119,13 +119,11 @@ class TrainingOptions:
         if self.codes is not None:
             if self.xi != TrainingOptions.xi:
                 raise ValueError("a number of codes an image sets xi: give one of them")
-            most = len(read_layout(self.layout, self.sigma))
             if not self.agent:
                 raise ValueError(
                     "a number of codes an image is for an agent to reach: there is none"
                 )
-            if not 1 <= self.codes <= most:
-                raise ValueError(f"codes an image are 1 to {most}, its regions, not {self.codes}")
+            check_budget(self.codes, read_layout(self.layout, self.sigma))
 
     def _check_labels(self) -> None:
         if self.labels not in LABELLINGS:
