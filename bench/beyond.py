@@ -14,7 +14,8 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +24,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import learning
+from cells import Data, Kept, read_cell, run_cells, tell_features
 from common import progress
-from learning import Data, Kept, read_cell
 from mchindex.evaluation import evaluate
 from mchindex.models import MCHModel
 from mchindex.models.deep import DeepHash
-from mchindex.models.hashing import sign
-from mchindex.models.mch import RegionCodes
-from mchindex.regions import Layout, corners_and_centre, read_layout
+from mchindex.models.extract import Extractor
+from mchindex.models.hashing import Features, HashMethod
+from mchindex.models.mch import MOST_CODES, RegionCodes
+from mchindex.models.policy import Policy
+from mchindex.regions import Boxes, Layout, corners_and_centre, grid, overlaps, read_layout
 from mchindex.training.agent import agent_settings, train_agent
-from mchindex.training.features import FeatureCache
+from mchindex.training.features import SHARD, FeatureCache, Regions
 from mchindex.training.measure import as_codes
-from mchindex.training.run import TrainingOptions
-from paper_studies import Parts
+from mchindex.training.run import TrainingOptions, fit_from_views
+from paper_studies import XI, Parts
 
 Result = dict[str, Any]
 Flags = NDArray[np.bool_]
+Cell = tuple[str, int, int]  # method, bits, seed
 
 METHODS = ("dch", "hashnet", "adsh")
 BITS = (32, 64)
 FIGURES = ("f1_own", "map", "r0", "p0", "anhc")
 SAME_CODES = 0.05  # two numbers of codes an image count as equal if no further apart
-MOST_CODES = 6  # of an image, the whole image's among them
 MORE_REGIONS = "grid:3x3+grid:1x1@0.7"
+# Where regions at peaks of a map may lie, and how much of two of them may be shared.
+PLACES, SHARED = 9, 1 / 3
 # A region counts for less the nearer it is to one kept already: half of it at about so many bits.
 NOVELTY = 3.0
 
@@ -64,21 +68,32 @@ class Beyond:
             if m in args.methods and b in args.bits
         ]
 
-    def each(self) -> Iterator[tuple[tuple[str, int, int], Kept]]:
+    def each(self) -> Iterator[tuple[Cell, Kept]]:
         for cell in self.cells:
             yield cell, self.read(self.args.work, cell)
 
-    def read(self, work: Path, cell: tuple[str, int, int]) -> Kept:
+    def read(self, work: Path, cell: Cell) -> Kept:
         return read_cell(work, "{}-{}-{}".format(*cell), self.data.backbone.dim)
 
-    def model(self, kept: Kept) -> MCHModel:
+    def model(self, method: HashMethod, policy: Policy | None) -> MCHModel:
         sigma, mode = self.args.sigma, self.args.regions
-        return MCHModel(self.data.backbone, kept.method, kept.policy, sigma, mode=mode)
+        return MCHModel(self.data.backbone, method, policy, sigma, mode=mode)
 
-    def measured(self, kept: Kept, found: RegionCodes, chosen: Flags) -> dict[str, float]:
+    def coded(self, method: HashMethod, policy: Policy | None) -> Kept:
+        """The data in the codes of another method and policy."""
+        model = self.model(method, policy)
+        queries = model.codes_of(torch.from_numpy(self.data.queries[:, 0]))
+        return Kept(method, policy, queries, model.regions_of(self.data.database))
+
+    def over(self, kept: Kept, features: NDArray[np.float16]) -> Kept:
+        """The same method and policy over other regions."""
+        model = self.model(kept.method, kept.policy)
+        return replace(kept, database=model.regions_of(features))
+
+    def measured(self, kept: Kept, chosen: Flags) -> dict[str, float]:
         figures = evaluate(
             kept.queries,
-            as_codes(found.chosen(chosen)),
+            as_codes(kept.database.chosen(chosen)),
             self.data.labels("query"),
             self.data.labels("database"),
             ks=[1],  # no curve is wanted
@@ -91,7 +106,7 @@ class Beyond:
         self,
         name: str,
         what: str,
-        change: Callable[[tuple[str, int, int], Kept], tuple[Kept, RegionCodes]],
+        change: Callable[[Cell, Kept], Kept],
         choose: Callable[[RegionCodes, float], Flags] | None = None,
     ) -> Result:
         """A step's figures beside the paper's, at the paper's number of codes in each cell."""
@@ -99,8 +114,8 @@ class Beyond:
         rows: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
         for cell, kept in self.each():
             paper = self._paper(cell)
-            changed, found = change(cell, kept)
-            ours = self.measured(changed, found, choose(found, paper["anhc"]))
+            changed = change(cell, kept)
+            ours = self.measured(changed, choose(changed.database, paper["anhc"]))
             rows.setdefault(cell[:2], []).append((paper, ours))
             progress(
                 f"{name}, {cell[0]}-{cell[1]} seed {cell[2]}: F1 {paper['f1_own']:.4f} -> "
@@ -115,7 +130,7 @@ class Beyond:
         ]
         return {"name": name, "what": what, "cells": cells} | verdict(cells)
 
-    def _paper(self, cell: tuple[str, int, int]) -> dict[str, float]:
+    def _paper(self, cell: Cell) -> dict[str, float]:
         path = self.args.work / "{}-{}-{}.json".format(*cell)
         row = json.loads(path.read_text())["mch"]
         return {name: row[name] for name in FIGURES}
@@ -126,15 +141,47 @@ class Beyond:
         """The paper's policy over a grid and a second sigma; at most five regions are kept."""
         layout = read_layout(MORE_REGIONS, self.args.sigma)
         features = self._all_regions(layout)
-
-        def change(cell: tuple[str, int, int], kept: Kept) -> tuple[Kept, RegionCodes]:
-            return kept, likeliest(self.model(kept).regions_of(features), MOST_CODES)
-
         return self.step(
             "more regions",
             f"{len(layout) - 1} regions to choose from instead of five ({MORE_REGIONS}); of these "
             f"the policy's {MOST_CODES - 1} likeliest.",
-            change,
+            lambda cell, kept: self.over(kept, features),
+        )
+
+    def together(self) -> Result:
+        """Both steps that are kept: crops that are taught what they show, more of them."""
+        args = self._other("crops", METHODS, BITS)
+        features = self._all_regions(read_layout(MORE_REGIONS, self.args.sigma))
+        return self.step(
+            "labels for crops, more regions",
+            f"Both at once: the model of labels for crops, over {MORE_REGIONS}.",
+            lambda cell, kept: self.over(self.read(args.work, cell), features),
+        )
+
+    def peaks(self) -> Result:
+        """As many regions as the paper's, of the same size, where the feature map is strongest."""
+        rows, images = self.data.dataset.splits["database"], self.data.dataset.images
+        count = len(corners_and_centre(self.args.sigma)) - 1
+        extractor = Extractor(self.data.backbone, "pooled")
+        whole = torch.zeros(1, 3, self.data.backbone.size, self.data.backbone.size)
+        with torch.inference_mode():
+            side = self.data.backbone.feature_map(whole).shape[-1]
+        cells = grid(side, side, 1 / side).array()[1:]
+        places: dict[bytes, Boxes] = {}
+        for start in range(0, len(rows), SHARD):
+            part = rows[start : start + SHARD].tolist()
+            found = extractor([images.image(i) for i in part], cells).astype(np.float32)
+            boxes = strongest(found.sum(-1).reshape(-1, side, side), self.args.sigma, count)
+            places |= zip((images.key(i) for i in part), boxes, strict=True)
+            tell_features("maps")("", start + len(part), len(rows), {})
+        about = f"{count} peaks of {self.args.sigma} among {PLACES}, sharing {SHARED:.3f}"
+        features = self._features("peaks", Places(about, places))
+        features = np.concatenate([self.data.database[:, :1], features], axis=1)
+        return self.step(
+            "peaks of the feature map",
+            f"{count} regions of the same size where the backbone's feature map is strongest, in "
+            "place of corners and centre.",
+            lambda cell, kept: self.over(kept, features),
         )
 
     def _all_regions(self, layout: Layout) -> NDArray[np.float16]:
@@ -145,17 +192,15 @@ class Beyond:
             ("whole", *(layout.names[i] for i in missing)),
             (layout.boxes[0], *(layout.boxes[i] for i in missing)),
         )
-        model = self.model(next(self.each())[1])
-        rows = self.data.dataset.splits["database"]
-        cache = FeatureCache(self.args.cache)
-
-        def tell(stage: str, done: int, total: int, figures: Any) -> None:
-            if done % 4096 == 0 or done == total:
-                progress(f"features of more regions: {done:,} of {total:,}")
-
-        parts = Parts(more)
-        found = cache.features(model.extractor, self.data.dataset.images, rows, parts, tell)
+        found = self._features("more regions", Parts(more))
         return np.concatenate([self.data.database, found], axis=1)
+
+    def _features(self, name: str, wanted: Regions) -> NDArray[np.float16]:
+        """Of the database's images, through the cache."""
+        rows, images = self.data.dataset.splits["database"], self.data.dataset.images
+        extractor = Extractor(self.data.backbone, self.args.regions)
+        tell = tell_features(name)
+        return FeatureCache(self.args.cache).features(extractor, images, rows, wanted, tell)
 
     def jointly(self) -> Result:
         """Regions one after the other, each weighed against those that are kept."""
@@ -163,22 +208,21 @@ class Beyond:
             "joint choice",
             "Regions are chosen one after the other; one whose code is near a kept one counts for "
             f"less (by half at {NOVELTY * np.log(2):.1f} bits).",
-            lambda cell, kept: (kept, kept.database),
+            lambda cell, kept: kept,
             joint,
         )
 
     def new_rewards(self) -> Result:
         """The agent anew, on codes that are as unsure as those of images never seen."""
 
-        def change(cell: tuple[str, int, int], kept: Kept) -> tuple[Kept, RegionCodes]:
+        def change(cell: Cell, kept: Kept) -> Kept:
             method, bits, seed = cell
             options = TrainingOptions(method, bits, seed=seed)
             views = self.data.views(options)
             assert isinstance(kept.method, DeepHash)
             twin = unsure(kept.method, seed)
             policy, _ = train_agent(twin, views, agent_settings(method), seed)
-            changed = Kept(kept.method, policy, kept.queries, kept.database)
-            return changed, self.model(changed).regions_of(self.data.database)
+            return self.coded(kept.method, policy)
 
         return self.step(
             "rewards on unsure codes",
@@ -187,27 +231,41 @@ class Beyond:
             change,
         )
 
+    def alternately(self) -> Result:
+        """The hash layer anew on the crops that the policy keeps, then the agent anew on it."""
+
+        def change(cell: Cell, kept: Kept) -> Kept:
+            method, bits, seed = cell
+            options = TrainingOptions(method, bits, seed=seed)
+            views = self.data.views(options)
+            keep = self.model(kept.method, kept.policy).regions_of(self.data.training).keep
+            narrow = only_kept(views, torch.from_numpy(keep >= XI))
+            base, policy, _ = fit_from_views(narrow, options)
+            return self.coded(base, policy)
+
+        return self.step(
+            "hash layer and policy in turn",
+            "A second round: the hash layer learns from those crops only that the policy would "
+            "keep, and the policy then from the codes that result.",
+            change,
+        )
+
     def crop_labels(self) -> Result:
         """Base and agent anew, the base on crops that are taught what they show."""
         args = self._other("crops", METHODS, BITS)
-        learning.run_cells(args)
-
-        def change(cell: tuple[str, int, int], kept: Kept) -> tuple[Kept, RegionCodes]:
-            new = self.read(args.work, cell)
-            return new, new.database
-
+        run_cells(args)
         return self.step(
             "labels for crops",
             "The base method learns from crops that have only those of their image's labels that "
             "they show, as a classifier of the same features sees it; the agent's rewards are the "
             "paper's, on the codes that result (mch train --crop-labels).",
-            change,
+            lambda cell, kept: self.read(args.work, cell),
         )
 
     def unsupervised(self) -> Result:
         """MCH without labels beside single codes without labels."""
         args = self._other("neighbours", ("hashnet",), BITS)
-        learning.run_cells(args)
+        run_cells(args)
         rows = [
             {"name": name, "bits": bits} | figures
             for bits in args.bits
@@ -253,30 +311,70 @@ class Beyond:
         return args
 
 
+@dataclass(frozen=True)
+class Places:
+    """Regions of each image's own."""
+
+    about: str
+    places: Mapping[bytes, Boxes]  # by the image's key
+
+    def boxes(self, key: bytes) -> Boxes:
+        return self.places[key]
+
+
+def strongest(maps: NDArray[np.float32], sigma: float, count: int) -> Boxes:
+    """(n, rows, columns) -> (n, count, 4): boxes of a size where a map is strongest on the mean.
+
+    One after the other, none sharing much with an earlier one; where that leaves none, the one that
+    shares least.
+    """
+    boxes = grid(PLACES, PLACES, sigma).array()[1:]
+    scores = maps.reshape(len(maps), -1) @ overlaps(boxes, *maps.shape[1:]).T
+    shared = overlap(boxes)
+    taken = np.zeros(scores.shape)  # how much of a box the boxes chosen so far share with it
+    chosen = []
+    for _ in range(count):
+        free = taken <= SHARED
+        value = np.where(free, scores, -np.inf)
+        pick = np.where(free.any(1), value.argmax(1), taken.argmin(1))
+        chosen.append(pick)
+        taken = np.maximum(taken, shared[pick])
+    found: Boxes = boxes[np.stack(chosen, axis=1)]
+    return found
+
+
+def overlap(boxes: Boxes) -> NDArray[np.float64]:
+    """(boxes, boxes): what two share, of all that they cover."""
+    low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
+    both = np.clip(high - low, 0, None).prod(-1)
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
+    out: NDArray[np.float64] = both / (area[:, None] + area[None] - both)
+    return out
+
+
+def only_kept(views: Features, kept: Tensor) -> Features:
+    """Views of which a hash layer learns from the whole images and the kept crops, (n, views)."""
+    return replace(views, by_view=views.labels[:, None] & kept[..., None])
+
+
 def unsure(method: DeepHash, seed: int) -> DeepHash:
     """A trained method's twin whose codes are computed with dropout."""
     twin = copy.deepcopy(method)
     generator = torch.Generator().manual_seed(seed)
     share = twin.settings.dropout
 
-    def codes(x: Tensor) -> Tensor:
-        f = twin.features(x)
+    def last(f: Tensor) -> Tensor:
         stays = torch.rand(f.shape, generator=generator) >= share
-        return sign(twin.hash(f * stays / (1 - share)))
+        z: Tensor = twin.hash(f * stays / (1 - share))
+        return z
 
-    twin.codes = codes  # type: ignore[method-assign]
+    twin.last = last  # type: ignore[method-assign]
     return twin
 
 
 def on_budget(found: RegionCodes, codes: float) -> Flags:
     return found.kept(found.xi_for(codes))
-
-
-def likeliest(found: RegionCodes, most: int) -> RegionCodes:
-    """All but the `most` regions that are kept most probably have a probability of 0."""
-    order = np.argsort(-found.keep, axis=1, kind="stable")
-    place = np.argsort(order, axis=1, kind="stable")
-    return RegionCodes(found.codes, np.where(place < most, found.keep, 0).astype(np.float32))
 
 
 def joint(found: RegionCodes, codes: float) -> Flags:

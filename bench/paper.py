@@ -5,8 +5,8 @@ sensitivity to sigma and xi, pairs, search time, pictures. Writes paper.html (on
 and printing), paper.md (a summary) and paper.json (everything) to --out, with every statement that
 the paper makes about its results and whether it holds here.
 
-    python bench/paper.py --data DIR --out report
-    python bench/paper.py --data DIR --out report --report          # only draw again
+    python bench/paper.py --data DIR                                # the report is in paper-NAME
+    python bench/paper.py --data DIR --out report --report          # only draw again, elsewhere
     python bench/paper.py --data DIR --out docs/paper --visual scenes
     python bench/paper.py --data scenes:400 --out report --methods lsh dch --bits 32 --seeds 1
 
@@ -32,11 +32,26 @@ from typing import Any
 import numpy as np
 
 import beyond
-import learning
 import paper_report
 from beyond import Beyond
+from cells import (
+    SUPERVISED,
+    Data,
+    RunError,
+    add_options,
+    all_cells,
+    alone,
+    beside,
+    cells_folder,
+    check_data,
+    missing,
+    read_cell,
+    read_rows,
+    run_cells,
+    slug,
+)
 from common import progress, record, write_json
-from learning import SUPERVISED, Data, RunError, alone, beside, check_data, read_cell, slug
+from learning import mean_rows
 from mchindex.datasets import DatasetError, open_dataset
 from mchindex.regions import corners_and_centre
 from paper_figures import NAMES, guess
@@ -195,9 +210,7 @@ class Experiments:
         wanted = {name: getattr(args, name) for name in ("methods", "bits", "seeds")}
         content: Result = {
             "data": stage("features", self.basis, self._features),
-            "cells": stage(
-                "cells", self.basis | wanted, self._cells, lambda: not learning.missing(args)
-            ),
+            "cells": stage("cells", self.basis | wanted, self._cells, lambda: not missing(args)),
         }
         timed = [f"{m}-{b}" for m, b in TIMED if m in args.methods and b in args.bits]
         timed = timed or ([f"{study[0]}-{study[1]}"] if study else [])
@@ -245,6 +258,8 @@ class Experiments:
         steps = {
             "beyond-joint": lambda: self.beyond.jointly(),
             "beyond-regions": lambda: self.beyond.more_regions(),
+            "beyond-together": lambda: self.beyond.together(),
+            "beyond-peaks": lambda: self.beyond.peaks(),
             "beyond-rewards": lambda: self.beyond.new_rewards(),
         }
         others = [self.stage(name, of, compute) for name, compute in steps.items()]
@@ -261,10 +276,10 @@ class Experiments:
         }
 
     def _cells(self) -> Result:
-        if learning.missing(self.args):
+        if missing(self.args):
             _ = self.data  # features are there before the workers share them
-        learning.run_cells(self.args)
-        return {"cells": len(learning.cells(self.args))}
+        run_cells(self.args)
+        return {"cells": len(all_cells(self.args))}
 
     def _sensitivity(self) -> Result:
         assert self.study is not None
@@ -302,7 +317,7 @@ class Experiments:
 
 def with_gains(rows: list[Result]) -> list[Result]:
     """Means over seeds, and the standard error of the gain in F1 from seed to seed."""
-    means = learning.mean_rows(rows)
+    means = mean_rows(rows)
     for mean in means:
         if "mch" not in mean:
             continue
@@ -319,8 +334,8 @@ def with_gains(rows: list[Result]) -> list[Result]:
 
 def assemble(args: argparse.Namespace, found: Result, seconds: dict[str, float]) -> Result:
     """Everything that the report shows, and the record of the machine and the commit."""
-    wanted = set(learning.cells(args))
-    rows = [r for r in learning.read_rows(args) if (r["method"], r["bits"], r["seed"]) in wanted]
+    wanted = set(all_cells(args))
+    rows = [r for r in read_rows(args) if (r["method"], r["bits"], r["seed"]) in wanted]
     if not rows:
         sys.exit(f"no cells in {args.work}: run without --report first")
     spent = sum(r["seconds"]["all"] for r in rows) / args.workers
@@ -354,8 +369,10 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the report")
-    learning.add_options(parser)
+    parser.add_argument(
+        "--out", type=Path, help="folder for the report; else paper-NAME, where the data's is NAME"
+    )
+    add_options(parser)
     parser.add_argument("--name", help="the data's name; else taken from --data")
     parser.add_argument(
         "--paper",
@@ -381,8 +398,9 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="compute nothing, draw what is there")
     args = parser.parse_args(words)
     args.name = args.name or slug(args.data)
+    args.out = args.out or Path(f"paper-{args.name}")
     args.labels = "images"
-    args.work = args.work or learning.cells_folder(args)
+    args.work = args.work or cells_folder(args)
     for name in ("seeds", "workers", "threads", "part"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} is at least 1")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from learning import LABELS, UNSUPERVISED
+from cells import LABELS, UNSUPERVISED
 from mchindex.evaluation.plots import COLOURS
 from mchindex.page import Markup, joined, tag
 from paper_figures import ALL, ANHC, ANHC_XI, CLASS_QUERIES, NAMES, PROTOCOL, theirs

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from learning import BUDGETS, LABELS, UNSUPERVISED
+from cells import BUDGETS, LABELS, UNSUPERVISED
 from paper_figures import BITS, PAPER
 
 MUCH = 1.1  # "much better" recall: at least so many times

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cells import Data, Kept, RunError
 from common import progress
-from learning import Data, Kept, RunError
 from mchindex.evaluation import evaluate
 from mchindex.evaluation.curves import default_budgets
 from mchindex.models import MCHModel
@@ -199,29 +199,41 @@ def alike(wanted: Flags, labels: Flags) -> Flags:
     return shared
 
 
-def pairs(coded: Coded, xi: float, classes: Sequence[str], block: int = 64) -> dict[str, Any]:
+def pairs(coded: Coded, xi: float, classes: Sequence[str], block: int = 2048) -> dict[str, Any]:
     """How far similar and other pairs lie apart under X and under MCH-X, by the number of classes
-    of the database image, and which images queries of different classes find in their buckets."""
+    of the database image, and which images queries of different classes find in their buckets.
+
+    Some of the database's images at a time: a table of all pairs would be large.
+    """
+    n = len(coded.labels)
     many = np.minimum(coded.labels.sum(1), 4)
     ways = {way: kept_by(way, coded.database, xi) for way in ("base", "mch")}
-    shape = (len(coded.queries), len(coded.labels))
-    own = {way: np.zeros(shape, bool) for way in ways}  # similar, in the query's own bucket
     sums = {kind: np.zeros((2, 5)) for kind in ("similar", "other")}  # of distances
     counts = {kind: np.zeros(5) for kind in ("similar", "other")}
     at0 = {kind: np.zeros((2, 5)) for kind in ("similar", "other")}
-    for start in range(0, len(coded.queries), block):
-        part = slice(start, start + block)
-        similar = alike(coded.query_labels[part], coded.labels)
+    apart_labels = (~alike(coded.query_labels, coded.query_labels)).astype(np.float32)
+    other_code = (coded.queries[:, None] != coded.queries[None]).any(-1)
+    two = {"base": 0, "mch": 0, "mch_buckets": 0}
+    both = Both(coded, classes[:2]) if len(classes) > 1 else None
+    for start in range(0, n, block):
+        images = slice(start, start + block)
+        regions = RegionCodes(coded.database.codes[images], coded.database.keep[images])
+        similar = alike(coded.query_labels, coded.labels[images])
         for w, (way, kept) in enumerate(ways.items()):
-            apart, _ = distances(coded.queries[part], coded.database, kept)
-            own[way][part] = similar & (apart == 0)
+            apart, _ = distances(coded.queries, regions, kept[images])
             for kind, which in (("similar", similar), ("other", ~similar)):
                 for g in range(5):
-                    mine = which & (many == g)
+                    mine = which & (many[images] == g)
                     sums[kind][w, g] += apart[mine].sum()
                     at0[kind][w, g] += np.count_nonzero(apart[mine] == 0)
                     if w == 0:
                         counts[kind][g] += np.count_nonzero(mine)
+            own = similar & (apart == 0)
+            two[way] += _found_by_pairs(own, apart_labels)
+            if way == "mch":
+                two["mch_buckets"] += _found_by_pairs(own, apart_labels * other_code)
+            if both:
+                both.look(way, own, images)
 
     def line(kind: str, which: Sequence[int]) -> dict[str, Any] | None:
         total = counts[kind][list(which)].sum()
@@ -232,56 +244,46 @@ def pairs(coded: Coded, xi: float, classes: Sequence[str], block: int = 64) -> d
         names = ("distance", "distance_mch", "at0", "at0_mch")
         return {"pairs": int(total)} | dict(zip(names, map(float, (*mean, *zero)), strict=True))
 
-    apart_labels = ~alike(coded.query_labels, coded.query_labels)
-    other_code = (coded.queries[:, None] != coded.queries[None]).any(-1)
-    found = {
-        "base": _found_by_pairs(own["base"], apart_labels),
-        "mch": _found_by_pairs(own["mch"], apart_labels),
-        "mch_buckets": _found_by_pairs(own["mch"], apart_labels & other_code),
-    }
+    several = coded.database.distinct(ways["mch"]).sum(1) > 1
     return {
         "by_classes": {str(g): line("similar", [g]) for g in (1, 2, 3, 4)},
         "similar": line("similar", range(5)),
         "other": line("other", range(5)),
-        "several_codes": float((coded.database.distinct(ways["mch"]).sum(1) > 1).mean()),
-        "by_two": {name: int(flags.sum()) for name, flags in found.items()},
-        "images": len(coded.labels),
-        "both": _both(coded, own, ways["mch"], classes),
+        "several_codes": float(several.mean()),
+        "by_two": two,
+        "images": n,
+        "both": both.result(several) if both else None,
     }
 
 
-def _found_by_pairs(own: Flags, allowed: Flags, block: int = 2048) -> Flags:
-    """(n,): images in the own bucket of two queries, both similar to it, that make a pair which is
-    `allowed`."""
-    out = np.zeros(own.shape[1], bool)
-    matrix = allowed.astype(np.float32)
-    for start in range(0, own.shape[1], block):
-        part = own[:, start : start + block].astype(np.float32)
-        out[start : start + block] = ((matrix @ part) * part).sum(0) > 0
-    return out
+def _found_by_pairs(own: Flags, allowed: NDArray[np.float32]) -> int:
+    """Images in the own bucket of two queries, both similar to it, that make a pair which is
+    `allowed` (1, else 0)."""
+    flags = own.astype(np.float32)
+    return int((((allowed @ flags) * flags).sum(0) > 0).sum())
 
 
-def _both(
-    coded: Coded, own: Mapping[str, Flags], kept: Flags, classes: Sequence[str]
-) -> dict[str, Any] | None:
-    """Images of both classes, and whether queries of the one and of the other find them."""
-    if len(classes) < 2:
-        return None
-    a, b = (coded.classes.index(name) for name in classes[:2])
-    images = coded.labels[:, a] & coded.labels[:, b]
-    only = (
-        coded.query_labels[:, a] & ~coded.query_labels[:, b],
-        coded.query_labels[:, b] & ~coded.query_labels[:, a],
-    )
-    found = {
-        way: int((flags[only[0]].any(0) & flags[only[1]].any(0) & images).sum())
-        for way, flags in own.items()
-    }
-    codes = coded.database.chosen(kept)
-    several = np.bincount(codes.images, minlength=len(images)) > 1
-    return {
-        "classes": list(classes[:2]),
-        "images": int(images.sum()),
-        "several": int((several & images).sum()),
-        "found": found,
-    }
+class Both:
+    """Images of two classes, and whether queries of the one and of the other find them."""
+
+    def __init__(self, coded: Coded, classes: Sequence[str]) -> None:
+        self.classes = list(classes)
+        a, b = (coded.classes.index(name) for name in classes)
+        self.images = coded.labels[:, a] & coded.labels[:, b]
+        self.only = (
+            coded.query_labels[:, a] & ~coded.query_labels[:, b],
+            coded.query_labels[:, b] & ~coded.query_labels[:, a],
+        )
+        self.found = {"base": 0, "mch": 0}
+
+    def look(self, way: str, own: Flags, images: slice) -> None:
+        one, other = (own[only].any(0) for only in self.only)
+        self.found[way] += int((one & other & self.images[images]).sum())
+
+    def result(self, several: Flags) -> dict[str, Any]:
+        return {
+            "classes": self.classes,
+            "images": int(self.images.sum()),
+            "several": int((several & self.images).sum()),
+            "found": self.found,
+        }

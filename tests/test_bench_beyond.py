@@ -8,9 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beyond import joint, likeliest, unsure, verdict
+from beyond import SHARED, joint, only_kept, overlap, strongest, unsure, verdict
 from mchindex.models import RegionCodes, create_method
-from mchindex.models.deep import DeepHash
+from mchindex.models.deep import DeepHash, mixed_views
+from mchindex.models.hashing import Features
+from mchindex.regions import corners_and_centre, overlaps
 
 
 def regions(n: int, kinds: int, seed: int) -> RegionCodes:
@@ -36,14 +38,64 @@ def test_a_joint_choice_prefers_the_new() -> None:
     np.testing.assert_array_equal(np.flatnonzero(kept[0]), [0, 1, 3])
 
 
-@given(st.integers(1, 30), st.integers(0, 2**31), st.integers(1, 6))
-def test_the_likeliest_regions_stay(n: int, seed: int, most: int) -> None:
-    found = regions(n, 200, seed)
-    left = likeliest(found, most).keep
-    assert ((left > 0).sum(1) <= most).all()
-    assert (left[:, 0] == 1).all()
-    cut = np.sort(found.keep, axis=1)[:, -most]
-    np.testing.assert_array_equal(left, np.where(found.keep >= cut[:, None], found.keep, 0))
+@given(
+    st.integers(1, 8),
+    st.integers(2, 7),
+    st.floats(0.2, 1.0),
+    st.integers(1, 6),
+    st.integers(0, 2**31),
+)
+def test_peaks_are_where_a_map_is_strongest(
+    n: int, side: int, sigma: float, count: int, seed: int
+) -> None:
+    maps = np.random.default_rng(seed).random((n, side, side)).astype(np.float32)
+    boxes = strongest(maps, sigma, count)
+    assert boxes.shape == (n, count, 4)
+    assert (boxes >= 0).all()
+    assert (boxes <= 1).all()
+    np.testing.assert_allclose(boxes[..., 2:] - boxes[..., :2], sigma, atol=1e-9)
+    for one, picked in zip(maps, boxes, strict=True):
+        # By hand, at the paper's corners: none is stronger than the first pick.
+        mean = [float(overlaps(np.array(box), side, side) @ one.ravel()) for box in picked]
+        corners = corners_and_centre(sigma).array()[1:]
+        assert mean[0] >= (overlaps(corners, side, side) @ one.ravel()).max() - 1e-5
+        between = overlap(picked)
+        if sigma <= 0.3:  # there is room for all
+            assert (between - np.eye(count)).max() <= SHARED
+
+
+def test_peaks_find_two_things() -> None:
+    maps = np.zeros((1, 8, 8), np.float32)
+    maps[0, 1, 6], maps[0, 6, 1] = 2, 1
+    first, second = strongest(maps, 0.4, 2)[0]
+    for (x0, y0, x1, y1), (row, column) in ((first, (1, 6)), (second, (6, 1))):
+        assert x0 <= column / 8
+        assert (column + 1) / 8 <= x1
+        assert y0 <= row / 8
+        assert (row + 1) / 8 <= y1
+
+
+def test_what_two_boxes_share() -> None:
+    boxes = np.array([[0, 0, 0.5, 0.5], [0.25, 0, 0.75, 0.5], [0.5, 0.5, 1, 1]])
+    expected = np.array([[1, 1 / 3, 0], [1 / 3, 1, 0], [0, 0, 1]])
+    np.testing.assert_allclose(overlap(boxes), expected)
+
+
+def test_only_kept_crops_are_learnt_from() -> None:
+    rng = np.random.default_rng(3)
+    labels = torch.from_numpy(rng.random((40, 5)) < 0.5)
+    labels[:, 0] = True
+    views = Features(torch.zeros(40, 4, 2), labels)
+    kept = torch.from_numpy(rng.random((40, 4)) < 0.4)
+    kept[:, 0] = True
+    narrow = only_kept(views, kept)
+    rows = torch.arange(40).repeat(50)
+    view = mixed_views(rows, narrow, 0.9, torch.Generator().manual_seed(0))
+    assert kept[rows, view].all()
+    seen = torch.zeros(40, 4, dtype=torch.bool)
+    seen[rows, view] = True
+    assert torch.equal(seen, kept)
+    assert torch.equal(narrow.shown(rows, view), labels[rows])
 
 
 def test_unsure_codes_differ_a_little_and_the_method_stays() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import learning
+import cells
 import paper
 import paper_figures
 import paper_report
@@ -33,7 +33,7 @@ BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10**4, 10**6)
 
 def figures(level: float, anhc: float = 1.0) -> dict[str, Any]:
     """A way's figures, all at a level; its curve rises to twice that."""
-    out: dict[str, Any] = dict.fromkeys(learning.FIGURES, level)
+    out: dict[str, Any] = dict.fromkeys(cells.FIGURES, level)
     curve = [[b, level * (1 + i / len(BUCKETS))] for i, b in enumerate(BUCKETS)]
     out |= {"anhc": anhc, "f1_buckets": curve}
     return out | {f"{name}_std": 0.01 for name in ("map", "r0", "p0", "f1_own")}
@@ -172,7 +172,7 @@ def test_the_papers_numbers_are_those_of_its_tables() -> None:
     assert paper_figures.ANHC[0.3][paper_figures.ANHC_XI.index(0.5)] == 1.62
     for name in paper_figures.NAMES:
         for figure in ("r0", "p0", "map"):
-            assert list(paper_figures.PAPER[name][figure]) == list(learning.SUPERVISED)
+            assert list(paper_figures.PAPER[name][figure]) == list(cells.SUPERVISED)
 
 
 @pytest.mark.parametrize(
@@ -468,21 +468,21 @@ def test_studies_of_other_cells_are_not_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_for_one_data_set(tmp_path: Path) -> None:
-    learning.check_data(tmp_path, open_dataset("scenes:40", queries=5, train=20))
-    learning.check_data(tmp_path, open_dataset("scenes:40", queries=5, train=20))
+    cells.check_data(tmp_path, open_dataset("scenes:40", queries=5, train=20))
+    cells.check_data(tmp_path, open_dataset("scenes:40", queries=5, train=20))
     for other in ({"queries": 6, "train": 20}, {"queries": 5, "train": 20, "seed": 1}):
-        with pytest.raises(learning.RunError, match="other data"):
-            learning.check_data(tmp_path, open_dataset("scenes:40", **other))
+        with pytest.raises(cells.RunError, match="other data"):
+            cells.check_data(tmp_path, open_dataset("scenes:40", **other))
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     with (
-        learning.alone(tmp_path / "new"),
+        cells.alone(tmp_path / "new"),
         pytest.raises(SystemExit, match="another run is at work"),
-        learning.alone(tmp_path / "new"),
+        cells.alone(tmp_path / "new"),
     ):
         pass
-    with learning.alone(tmp_path / "new"):
+    with cells.alone(tmp_path / "new"):
         pass
 
 
@@ -498,13 +498,13 @@ def test_a_worker_leaves_nothing_but_its_cells(
         return row_ | {"seconds": {"all": 1.0}}, {"policy": None}
 
     for name in ("die_with", "Data", "open_dataset"):
-        monkeypatch.setattr(learning, name, lambda *_: None)
+        monkeypatch.setattr(cells, name, lambda *_: None)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
-    monkeypatch.setattr(learning, "run_cell", run_cell)
-    learning.work(args)
+    monkeypatch.setattr(cells, "run_cell", run_cell)
+    cells.work(args)
     there = sorted(path.name for path in tmp_path.iterdir())
     assert there == ["lsh-16-0.json", "lsh-16-0.pt", "lsh-24-0.json", "lsh-24-0.pt"]
-    assert [r["bits"] for r in learning.read_rows(args)] == [16, 24]
+    assert [r["bits"] for r in cells.read_rows(args)] == [16, 24]
 
 
 @pytest.mark.parametrize("broken", ["json", "pt", "shape"])
@@ -515,12 +515,12 @@ def test_damaged_cells_go_with_their_twins(tmp_path: Path, broken: str) -> None:
     path.with_suffix(".pt").write_bytes(b"PK\x03\x04 cut short")
     args = arguments(tmp_path)
     if broken == "pt":
-        assert learning.read_rows(args) == [row_]
-    with pytest.raises(learning.RunError, match="compute it anew"):
-        learning.read_cell(tmp_path, "lsh-16-0", 8)
+        assert cells.read_rows(args) == [row_]
+    with pytest.raises(cells.RunError, match="compute it anew"):
+        cells.read_cell(tmp_path, "lsh-16-0", 8)
     assert list(tmp_path.iterdir()) == []
     path.write_text('{"meth')
-    assert learning.read_rows(args) == []
+    assert cells.read_rows(args) == []
     assert not path.exists()
 
 
@@ -552,11 +552,11 @@ def test_a_killed_run_has_noted_its_seconds(tmp_path: Path) -> None:
 def test_cells_that_lack_their_codes_are_missing(tmp_path: Path) -> None:
     words = ["--data", "scenes:9", "--out", "x", "--work", str(tmp_path), "--seeds", "1"]
     args = paper.parse([*words, "--methods", "lsh", "dch", "--bits", "16"])
-    assert learning.missing(args) == ["lsh-16-0", "dch-16-0"]
+    assert cells.missing(args) == ["lsh-16-0", "dch-16-0"]
     (tmp_path / "dch-16-0.json").write_text("{}")
-    assert "dch-16-0" in learning.missing(args)
+    assert "dch-16-0" in cells.missing(args)
     (tmp_path / "dch-16-0.pt").touch()
-    assert learning.missing(args) == ["lsh-16-0"]
+    assert cells.missing(args) == ["lsh-16-0"]
     assert args.name == "scenes-9"
 
 
@@ -569,7 +569,8 @@ def test_cells_that_lack_their_codes_are_missing(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_data(spec: str, name: str) -> None:
-    assert learning.slug(spec) == name
+    assert cells.slug(spec) == name
+    assert paper.parse(["--data", spec]).out == Path(f"paper-{name}")
 
 
 def small(seed: int = 0) -> Coded:
@@ -601,7 +602,8 @@ def test_distances_are_those_of_the_nearest_kept_region() -> None:
 
 def test_images_that_queries_of_different_classes_find() -> None:
     coded = small()
-    found = paper_studies.pairs(coded, 0.5, ["a", "b"])
+    found = paper_studies.pairs(coded, 0.5, ["a", "b"], block=37)
+    assert found == paper_studies.pairs(coded, 0.5, ["a", "b"])
     kept = coded.database.kept(0.5)
     apart, _ = paper_studies.distances(coded.queries, coded.database, kept)
     own = (apart == 0) & paper_studies.alike(coded.query_labels, coded.labels)
@@ -611,6 +613,9 @@ def test_images_that_queries_of_different_classes_find() -> None:
         expected += len(classes) > 1  # each query has one class
     assert found["by_two"]["mch"] == expected
     assert found["by_two"]["base"] == 0  # one code, and every class has its own
+    by_both = [own[coded.query_labels[:, c]].any(0) for c in (0, 1)]
+    of_both = coded.labels[:, 0] & coded.labels[:, 1]
+    assert found["both"]["found"]["mch"] == int((by_both[0] & by_both[1] & of_both).sum()) > 0
     assert found["both"]["images"] == int((coded.labels[:, 0] & coded.labels[:, 1]).sum())
     assert found["similar"]["pairs"] + found["other"]["pairs"] == 40 * 200
     assert found["similar"]["distance_mch"] <= found["similar"]["distance"]
@@ -628,7 +633,7 @@ def test_groups_that_find_nothing_in_the_part_are_left_out() -> None:
     groups = {"all": np.ones(2, bool), "a": wanted[:, 0], "b": wanted[:, 1]}
     labels = np.array([[True, False]])
     assert list(paper_studies.answerable(groups, wanted, labels)) == ["all", "a"]
-    with pytest.raises(learning.RunError, match="--part"):
+    with pytest.raises(cells.RunError, match="--part"):
         paper_studies.answerable(groups, wanted, ~labels & False)
 
 
@@ -649,7 +654,7 @@ def test_classes_are_chosen_by_a_rule() -> None:
     assert names == ["y", "z"]
     assert "5 %" in rule
     assert paper_studies.choose_classes(("airplane", "bird"), labels[:, :2], [])[1] != rule
-    with pytest.raises(learning.RunError, match="no class w"):
+    with pytest.raises(cells.RunError, match="no class w"):
         paper_studies.choose_classes(("x", "y", "z"), labels, ["w", "x"])
 
 
@@ -694,7 +699,7 @@ def test_help_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_wrong_classes_are_found_before_the_work(tmp_path: Path) -> None:
     args = arguments(tmp_path, "--classes", "star", "tsar")
-    with pytest.raises(learning.RunError, match=r"no class .*tsar"):
+    with pytest.raises(cells.RunError, match=r"no class .*tsar"):
         _ = paper.Experiments(args).data
 
 
@@ -713,6 +718,6 @@ def test_faults_of_the_program_are_not_hidden(
     monkeypatch.setattr(paper.Experiments, "run", run(ValueError("a fault")))
     with pytest.raises(ValueError, match="a fault"):
         paper.main()
-    monkeypatch.setattr(paper.Experiments, "run", run(learning.RunError("a typo")))
+    monkeypatch.setattr(paper.Experiments, "run", run(cells.RunError("a typo")))
     with pytest.raises(SystemExit, match="a typo"):
         paper.main()
