@@ -231,7 +231,7 @@ class Beyond:
             change,
         )
 
-    def alternately(self) -> Result:
+    def in_turn(self) -> Result:
         """The hash layer anew on the crops that the policy keeps, then the agent anew on it."""
 
         def change(cell: Cell, kept: Kept) -> Kept:

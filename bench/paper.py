@@ -259,9 +259,11 @@ class Experiments:
             "beyond-joint": lambda: self.beyond.jointly(),
             "beyond-regions": lambda: self.beyond.more_regions(),
             "beyond-together": lambda: self.beyond.together(),
-            "beyond-peaks": lambda: self.beyond.peaks(),
             "beyond-rewards": lambda: self.beyond.new_rewards(),
         }
+        if args.more_steps:
+            steps["beyond-peaks"] = lambda: self.beyond.peaks()
+            steps["beyond-in-turn"] = lambda: self.beyond.in_turn()
         others = [self.stage(name, of, compute) for name, compute in steps.items()]
         content["steps"] = [step for step in (first, *others) if step]
         return content
@@ -394,6 +396,12 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         choices=("data", "scenes", "none"),
         default="data",
         help="whose pictures the visual study shows: the data's own, or drawn ones",
+    )
+    parser.add_argument(
+        "--more-steps",
+        action="store_true",
+        help="also regions at peaks of the feature map, and hash layer and policy trained in turn; "
+        "a quarter of an hour more",
     )
     parser.add_argument("--report", action="store_true", help="compute nothing, draw what is there")
     args = parser.parse_args(words)
