@@ -5,8 +5,8 @@ set so that the database has as many. It is kept if F1 of the own bucket rises o
 methods and widths, mAP does not fall, and the numbers of codes are indeed the same.
 
 Settings (clarity, centres, worth) were chosen on validation parts of COCO's training images, by
-their labels; so were those of training without labels, which itself sees none. bench/paper.py
-runs the steps and shows them in its report.
+their labels; so were those of training without labels, which itself sees none. Those of peaks and
+of training in turn are a first guess. bench/paper.py runs the steps and shows them in its report.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ BITS = (32, 64)
 FIGURES = ("f1_own", "map", "r0", "p0", "anhc")
 SAME_CODES = 0.05  # two numbers of codes an image count as equal if no further apart
 MORE_REGIONS = "grid:3x3+grid:1x1@0.7"
+MORE_STEPS = ("beyond-peaks", "beyond-in-turn")  # stages that only --more-steps runs
 # Where regions at peaks of a map may lie, and how much of two of them may be shared.
 PLACES, SHARED = 9, 1 / 3
 # A region counts for less the nearer it is to one kept already: half of it at about so many bits.
@@ -60,6 +61,7 @@ class Beyond:
 
     def __init__(self, args: argparse.Namespace, data: Data, threads: int) -> None:
         self.args, self.data, self.threads = args, data, threads
+        self.layout = read_layout(MORE_REGIONS, args.sigma)
         self.cells = [
             (m, b, s)
             for m in METHODS
@@ -85,10 +87,15 @@ class Beyond:
         queries = model.codes_of(torch.from_numpy(self.data.queries[:, 0]))
         return Kept(method, policy, queries, model.regions_of(self.data.database))
 
-    def over(self, kept: Kept, features: NDArray[np.float16]) -> Kept:
-        """The same method and policy over other regions."""
-        model = self.model(kept.method, kept.policy)
-        return replace(kept, database=model.regions_of(features))
+    def over(self, kept: Kept, features: NDArray[np.float16], also: bool = False) -> Kept:
+        """The same method and policy over other regions, or over those `also`; the whole image
+        stands first in either case."""
+        found = self.model(kept.method, kept.policy).regions_of(features)
+        if also:
+            codes = np.concatenate([kept.database.codes, found.codes[:, 1:]], axis=1)
+            keep = np.concatenate([kept.database.keep, found.keep[:, 1:]], axis=1)
+            found = RegionCodes(codes, keep)
+        return replace(kept, database=found)
 
     def measured(self, kept: Kept, chosen: Flags) -> dict[str, float]:
         figures = evaluate(
@@ -139,23 +146,22 @@ class Beyond:
 
     def more_regions(self) -> Result:
         """The paper's policy over a grid and a second sigma; at most five regions are kept."""
-        layout = read_layout(MORE_REGIONS, self.args.sigma)
-        features = self._all_regions(layout)
+        features = self._new_regions()
         return self.step(
             "more regions",
-            f"{len(layout) - 1} regions to choose from instead of five ({MORE_REGIONS}); of these "
-            f"the policy's {MOST_CODES - 1} likeliest.",
-            lambda cell, kept: self.over(kept, features),
+            f"{len(self.layout) - 1} regions to choose from instead of five ({MORE_REGIONS}); of "
+            f"these the policy's {MOST_CODES - 1} likeliest.",
+            lambda cell, kept: self.over(kept, features, also=True),
         )
 
     def together(self) -> Result:
         """Both steps that are kept: crops that are taught what they show, more of them."""
         args = self._other("crops", METHODS, BITS)
-        features = self._all_regions(read_layout(MORE_REGIONS, self.args.sigma))
+        features = self._new_regions()
         return self.step(
             "labels for crops, more regions",
             f"Both at once: the model of labels for crops, over {MORE_REGIONS}.",
-            lambda cell, kept: self.over(self.read(args.work, cell), features),
+            lambda cell, kept: self.over(self.read(args.work, cell), features, also=True),
         )
 
     def peaks(self) -> Result:
@@ -176,7 +182,6 @@ class Beyond:
             tell_features("maps")("", start + len(part), len(rows), {})
         about = f"{count} peaks of {self.args.sigma} among {PLACES}, sharing {SHARED:.3f}"
         features = self._features("peaks", Places(about, places))
-        features = np.concatenate([self.data.database[:, :1], features], axis=1)
         return self.step(
             "peaks of the feature map",
             f"{count} regions of the same size where the backbone's feature map is strongest, in "
@@ -184,23 +189,23 @@ class Beyond:
             lambda cell, kept: self.over(kept, features),
         )
 
-    def _all_regions(self, layout: Layout) -> NDArray[np.float16]:
-        """The layout's features; those of the paper's regions are there already."""
+    def _new_regions(self) -> NDArray[np.float16]:
+        """Of the larger layout, those that are not among the paper's."""
         have = corners_and_centre(self.args.sigma).boxes
-        missing = tuple(i for i, box in enumerate(layout.boxes) if not _near(box, have))
+        new = tuple(i for i, box in enumerate(self.layout.boxes) if not _near(box, have))
         more = Layout(
-            ("whole", *(layout.names[i] for i in missing)),
-            (layout.boxes[0], *(layout.boxes[i] for i in missing)),
+            ("whole", *(self.layout.names[i] for i in new)),
+            (self.layout.boxes[0], *(self.layout.boxes[i] for i in new)),
         )
-        found = self._features("more regions", Parts(more))
-        return np.concatenate([self.data.database, found], axis=1)
+        return self._features("more regions", Parts(more))
 
     def _features(self, name: str, wanted: Regions) -> NDArray[np.float16]:
-        """Of the database's images, through the cache."""
+        """Of the database's whole images, which are at hand, and of these regions of them."""
         rows, images = self.data.dataset.splits["database"], self.data.dataset.images
         extractor = Extractor(self.data.backbone, self.args.regions)
-        tell = tell_features(name)
-        return FeatureCache(self.args.cache).features(extractor, images, rows, wanted, tell)
+        cache, tell = FeatureCache(self.args.cache), tell_features(name)
+        found = cache.features(extractor, images, rows, wanted, tell)
+        return np.concatenate([self.data.database[:, :1], found], axis=1)
 
     def jointly(self) -> Result:
         """Regions one after the other, each weighed against those that are kept."""

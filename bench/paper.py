@@ -262,8 +262,8 @@ class Experiments:
             "beyond-rewards": lambda: self.beyond.new_rewards(),
         }
         if args.more_steps:
-            steps["beyond-peaks"] = lambda: self.beyond.peaks()
-            steps["beyond-in-turn"] = lambda: self.beyond.in_turn()
+            more = (lambda: self.beyond.peaks(), lambda: self.beyond.in_turn())
+            steps |= zip(beyond.MORE_STEPS, more, strict=True)
         others = [self.stage(name, of, compute) for name, compute in steps.items()]
         content["steps"] = [step for step in (first, *others) if step]
         return content

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from beyond import MORE_STEPS
 from cells import LABELS, UNSUPERVISED
 from mchindex.evaluation.plots import COLOURS
 from mchindex.page import Markup, joined, tag
@@ -175,9 +176,14 @@ def _counts(content: Content) -> str:
 
 
 def _took(content: Content) -> str:
-    total = sum(content["seconds"].values())
-    took = f"{total / 60:.0f} min" if total >= 120 else f"{total:.0f} s"
-    return f"Computed in {took} on {content['machine']['cores']} cores."
+    seconds, cores = content["seconds"], content["machine"]["cores"]
+    extra = sum(seconds.get(name, 0.0) for name in MORE_STEPS)
+    asked = f", {_lasting(extra)} of them for the steps of --more-steps" if extra else ""
+    return f"Computed in {_lasting(sum(seconds.values()))} on {cores} cores{asked}."
+
+
+def _lasting(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def _summary(content: Content) -> list[str]:
