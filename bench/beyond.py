@@ -159,7 +159,7 @@ class Beyond:
         args = self._other("crops", METHODS, BITS)
         features = self._new_regions()
         return self.step(
-            "labels for crops, more regions",
+            "labels for crops and more regions",
             f"Both at once: the model of labels for crops, over {MORE_REGIONS}.",
             lambda cell, kept: self.over(self.read(args.work, cell), features, also=True),
         )
