@@ -68,7 +68,7 @@ p:has(+ table), p:has(+ svg) { break-after: avoid; }
 tr.over td { border-top: 1px solid #000; }
 .paper { color: #555; font-size: .9em; white-space: nowrap; }
 .sd { color: #555; font-size: .88em; }
-.verdict { font-weight: 700; }
+.verdict { font-weight: 700; white-space: nowrap; }
 .yes { color: #0b5e34; } .part { color: #7a5200; } .no { color: #9c1c13; } .open { color: #444; }
 q { quotes: "“" "”"; }
 svg { display: block; width: 100%; height: auto; margin: .5rem 0; break-inside: avoid; }
