@@ -401,7 +401,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         "--more-steps",
         action="store_true",
         help="also regions at peaks of the feature map, and hash layer and policy trained in turn; "
-        "a quarter of an hour more",
+        "some twenty minutes more",
     )
     parser.add_argument("--report", action="store_true", help="compute nothing, draw what is there")
     args = parser.parse_args(words)

@@ -113,7 +113,7 @@ def beyond_line() -> str:
         cells = ", ".join(f"{LABELS[c['method']]}-{c['bits']}" for c in best["cells"])
         lines = [
             f"Beyond the paper, with as many codes an image, the best of {len(found['steps'])}",
-            f"steps is {best['name']}: {step_text(best)},",
+            f"steps, by the same queries, is {best['name']}: {step_text(best)},",
             f"on the mean over {cells}.",
         ]
     lines += [
