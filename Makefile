@@ -35,7 +35,7 @@ format: $(VENV)/dev
 # the thread sanitizer.
 sanitize: $(VENV)/installed $(VENV)/test $(VENV)/dev
 	PYTHON=$(BIN)/python sh tests/sanitize.sh address,undefined tests
-	PYTHON=$(BIN)/python sh tests/sanitize.sh thread tests/test_concurrency.py tests/test_updates.py
+	PYTHON=$(BIN)/python sh tests/sanitize.sh thread tests/engine/test_concurrency.py tests/engine/test_updates.py
 
 bench: $(VENV)/installed $(VENV)/bench
 	$(BIN)/python bench/search.py --suite

@@ -30,14 +30,17 @@ from mchindex.evaluation import evaluate
 from mchindex.models import MCHModel
 from mchindex.models.deep import DeepHash
 from mchindex.models.extract import Extractor
-from mchindex.models.hashing import Features, HashMethod
-from mchindex.models.mch import MOST_CODES, RegionCodes
+from mchindex.models.hashing import HashMethod
 from mchindex.models.policy import Policy
+from mchindex.models.region_codes import MOST_CODES, RegionCodes
+from mchindex.models.views import Features
+from mchindex.progress import Step
 from mchindex.regions import Boxes, Layout, corners_and_centre, grid, overlaps, read_layout
 from mchindex.training.agent import agent_settings, train_agent
 from mchindex.training.features import SHARD, FeatureCache, Regions
 from mchindex.training.measure import as_codes
-from mchindex.training.run import TrainingOptions, fit_from_views
+from mchindex.training.options import TrainingOptions
+from mchindex.training.run import fit_from_views
 from paper_studies import XI, Parts
 
 Result = dict[str, Any]
@@ -182,7 +185,7 @@ class Beyond:
             found = extractor([images.image(i) for i in part], cells).astype(np.float32)
             boxes = strongest(found.sum(-1).reshape(-1, side, side), self.args.sigma, count)
             places |= zip((images.key(i) for i in part), boxes, strict=True)
-            tell_features("maps")("", start + len(part), len(rows), {})
+            tell_features("maps")(Step("", start + len(part), len(rows)))
         about = f"{count} peaks of {self.args.sigma} among {PLACES}, sharing {SHARED:.3f}"
         features = self._features("peaks", Places(about, places))
         return self.step(

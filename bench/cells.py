@@ -31,10 +31,12 @@ from mchindex.datasets import Dataset, open_dataset
 from mchindex.models import MCHModel
 from mchindex.models.backbones import create_backbone
 from mchindex.models.extract import Extractor, choose_device
-from mchindex.models.hashing import Features, HashMethod, Packed, Progress, check_bits
-from mchindex.models.mch import RegionCodes
+from mchindex.models.hashing import HashMethod, Packed, check_bits
 from mchindex.models.methods import create_method
 from mchindex.models.policy import Policy
+from mchindex.models.region_codes import RegionCodes
+from mchindex.models.views import Features
+from mchindex.progress import Progress, Step
 from mchindex.regions import corners_and_centre
 from mchindex.training.features import (
     WHOLE_ONLY,
@@ -44,7 +46,8 @@ from mchindex.training.features import (
     default_cache,
 )
 from mchindex.training.measure import Coded, kept_by, measure
-from mchindex.training.run import LABELLINGS, TrainingOptions, fit_from_views, labelled
+from mchindex.training.options import LABELLINGS, TrainingOptions
+from mchindex.training.run import fit_from_views, labelled
 from paper_figures import ANHC_XI
 
 UNSUPERVISED = ("lsh", "itq", "pca")
@@ -93,9 +96,9 @@ class Data:
 
 
 def tell_features(what: str) -> Progress:
-    def tell(stage: str, done: int, total: int, figures: Any) -> None:
-        if done % 4096 == 0 or done == total:
-            progress(f"features of {what}: {done:,} of {total:,}")
+    def tell(step: Step) -> None:
+        if step.done % 4096 == 0 or step.done == step.total:
+            progress(f"features of {what}: {step.done:,} of {step.total:,}")
 
     return tell
 

@@ -36,9 +36,10 @@ from cells import (
     slug,
 )
 from common import RESULTS, record, write_json
-from mchindex.datasets import DatasetError, open_dataset
+from mchindex.datasets import open_dataset
+from mchindex.errors import DatasetError
 from mchindex.evaluation.plots import plot_cells, plot_f1_buckets
-from mchindex.training.run import LABELLINGS
+from mchindex.training.options import LABELLINGS
 from paper_figures import BITS, PAPER, theirs
 
 

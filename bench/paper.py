@@ -52,7 +52,8 @@ from cells import (
 )
 from common import progress, record, write_json
 from learning import mean_rows
-from mchindex.datasets import DatasetError, open_dataset
+from mchindex.datasets import open_dataset
+from mchindex.errors import DatasetError
 from mchindex.regions import corners_and_centre
 from paper_figures import NAMES, guess
 from paper_statements import statements, time_against_buckets

@@ -19,7 +19,7 @@ from mchindex.evaluation import evaluate
 from mchindex.evaluation.curves import default_budgets
 from mchindex.models import MCHModel
 from mchindex.models.hashing import Packed
-from mchindex.models.mch import RegionCodes
+from mchindex.models.region_codes import RegionCodes
 from mchindex.regions import Boxes, Layout, corners_and_centre
 from mchindex.training.features import FeatureCache
 from mchindex.training.measure import Coded, as_codes, kept_by

@@ -22,7 +22,7 @@ from contenders import OURS, PEERS, FailedError, Run, Worker
 from mchindex import BucketTable
 from mchindex.evaluation.curves import default_ks
 from mchindex.models.hashing import Packed
-from mchindex.models.mch import Encoded
+from mchindex.models.region_codes import Encoded
 from mchindex.training.measure import Coded, kept_by
 from paper_studies import Flags, alike
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from common import progress
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.demo import MODEL, PICTURES, scenes_demo
 from mchindex.models import MCHModel
-from mchindex.models.mch import RegionCodes
+from mchindex.models.region_codes import RegionCodes
+from mchindex.progress import Step
 from mchindex.regions import WHOLE, Box, Layout
 from mchindex.training.measure import Coded, encode_dataset, kept_by
 from paper_studies import Flags, alike, distances
@@ -168,9 +169,9 @@ def _thumbnail(dataset: Dataset, split: str, row: int) -> dict[str, Any]:
 def visual_of_scenes(work: Path, images: int, seed: int) -> dict[str, Any]:
     """The same on pictures that we draw, with the model that `mch demo` trains on them."""
 
-    def tell(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-        if done == total:
-            progress(f"scenes: {stage}")
+    def tell(step: Step) -> None:
+        if step.done == step.total:
+            progress(f"scenes: {step.stage}")
 
     scenes_demo(work, images, seed, threads=1, progress=tell)
     dataset = open_dataset(str(work / PICTURES), seed=seed)

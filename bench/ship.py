@@ -23,7 +23,8 @@ from mchindex.datasets import Dataset, open_dataset
 from mchindex.models import MCHModel
 from mchindex.training.features import default_cache
 from mchindex.training.measure import encode_dataset, measure
-from mchindex.training.run import TrainingOptions, train_model
+from mchindex.training.options import TrainingOptions
+from mchindex.training.run import train_model
 
 HELD_OUT = 2000
 WAYS = {

@@ -276,23 +276,28 @@ py::array_t<int64_t> bucket_ranks(const py::object& masks) {
     return out;
 }
 
+// Sets one of the exceptions that mchindex/errors.py defines.
+void raise(const char* name, const std::exception& e) {
+    py::set_error(py::module_::import("mchindex.errors").attr(name), e.what());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
     m.doc() = "The compiled engine of mchindex.";
     m.attr("__version__") = MCH_VERSION;
 
-    auto& base = py::register_exception<SnapshotError>(m, "SnapshotError");
-    base.attr("__doc__") = "A snapshot file could not be used. Base of the errors below.";
-    py::register_exception<NotASnapshot>(m, "NotASnapshotError", base).attr("__doc__") =
-        "The file is something else: it does not start as a snapshot does.";
-    py::register_exception<SnapshotVersion>(m, "SnapshotVersionError", base).attr("__doc__") =
-        "The snapshot was written by a newer mchindex.";
-    py::register_exception<SnapshotDamaged>(m, "SnapshotDamagedError", base).attr("__doc__") =
-        "The snapshot is cut short or its content does not match its checksums.";
     py::register_exception_translator([](std::exception_ptr p) {
         try {
             if (p) std::rethrow_exception(p);
+        } catch (const NotASnapshot& e) {
+            raise("NotASnapshotError", e);
+        } catch (const SnapshotVersion& e) {
+            raise("SnapshotVersionError", e);
+        } catch (const SnapshotDamaged& e) {
+            raise("SnapshotDamagedError", e);
+        } catch (const SnapshotError& e) {
+            raise("SnapshotError", e);
         } catch (const std::system_error& e) {
             // what() is "path: reason"; Python picks the subclass (FileNotFoundError, …) by number.
             std::string path = e.what();

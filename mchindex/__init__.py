@@ -3,43 +3,38 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mchindex._core import (
-    BucketTable,
+from mchindex._core import BucketTable, RangeResult, SearchResult, __version__
+from mchindex.errors import (
+    DatasetError,
+    ExportError,
+    ImageError,
+    MCHError,
+    ModelError,
+    ModelMismatchError,
+    NotAnIndexError,
     NotASnapshotError,
-    RangeResult,
-    SearchResult,
     SnapshotDamagedError,
     SnapshotError,
     SnapshotVersionError,
-    __version__,
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreVersionError,
+    TrainingError,
 )
 
 if TYPE_CHECKING:
-    from mchindex.adding import Added, Failure, Step
-    from mchindex.hits import Answers, Hit, Hits
-    from mchindex.images import ImageError
-    from mchindex.index import MCHIndex, ModelMismatchError, Stored
-    from mchindex.records import (
-        NotAnIndexError,
-        StoreBusyError,
-        StoreDamagedError,
-        StoreError,
-        StoreVersionError,
-    )
+    from mchindex.index.adding import Added, Commit, Failure
+    from mchindex.index.facade import MCHIndex, Stored
+    from mchindex.index.results import Answers, Hit, Hits
+    from mchindex.progress import Step
 
-# Imported when first asked for: whoever needs the table alone waits for nothing else.
+# Imported on first use, so that a program that needs only the table does not wait for the rest.
 _LATER = {
-    "adding": ("Added", "Failure", "Step"),
-    "hits": ("Answers", "Hit", "Hits"),
-    "images": ("ImageError",),
-    "index": ("MCHIndex", "ModelMismatchError", "Stored"),
-    "records": (
-        "NotAnIndexError",
-        "StoreBusyError",
-        "StoreDamagedError",
-        "StoreError",
-        "StoreVersionError",
-    ),
+    "index.adding": ("Added", "Commit", "Failure"),
+    "index.facade": ("MCHIndex", "Stored"),
+    "index.results": ("Answers", "Hit", "Hits"),
+    "progress": ("Step",),
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names}
 
@@ -58,11 +53,16 @@ __all__ = [
     "Added",
     "Answers",
     "BucketTable",
+    "Commit",
+    "DatasetError",
+    "ExportError",
     "Failure",
     "Hit",
     "Hits",
     "ImageError",
+    "MCHError",
     "MCHIndex",
+    "ModelError",
     "ModelMismatchError",
     "NotASnapshotError",
     "NotAnIndexError",
@@ -77,5 +77,6 @@ __all__ = [
     "StoreError",
     "StoreVersionError",
     "Stored",
+    "TrainingError",
     "__version__",
 ]

@@ -12,18 +12,6 @@ __version__: str
 _Ids = ArrayLike | Set[int]
 _Strategy = Literal["auto", "probe", "substring", "scan"]
 
-class SnapshotError(Exception):
-    """A snapshot file could not be used. Base of the errors below."""
-
-class NotASnapshotError(SnapshotError):
-    """The file is something else: it does not start as a snapshot does."""
-
-class SnapshotVersionError(SnapshotError):
-    """The snapshot was written by a newer mchindex."""
-
-class SnapshotDamagedError(SnapshotError):
-    """The snapshot is cut short or its content does not match its checksums."""
-
 @final
 class SearchResult:
     """The answer to `BucketTable.search`, one row a query."""

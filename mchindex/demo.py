@@ -13,7 +13,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,16 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex import __version__
-from mchindex.adding import Failure, OnStep, Step
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.datasets.base import FileSource
 from mchindex.datasets.scenes import CLASSES, SceneSource, scenes
 from mchindex.evaluation import Codes, Evaluation, evaluate
-from mchindex.hits import Hit, Hits
 from mchindex.index import MCHIndex
+from mchindex.index.adding import Failure
+from mchindex.index.results import Hit, Hits
 from mchindex.models import MCHModel
-from mchindex.models.hashing import Packed, Progress, silent
+from mchindex.models.hashing import Packed
 from mchindex.page import photos_page, scenes_page
+from mchindex.progress import Progress, Step, part_of, silent
 from mchindex.training import TrainingOptions, train_model
 
 IMAGES, LEAST_IMAGES = 4000, 100
@@ -219,8 +220,10 @@ def scenes_demo(
         codes = model.encode_query(files["query"])
         clock.lap("queries")
         results = {
-            name: _measured(index, codes, dataset, files["database"], threads, part)
-            for part, (name, index) in zip(_halves(progress), stored.items(), strict=True)
+            name: _measured(
+                index, codes, dataset, files["database"], threads, part_of(progress, part, 2)
+            )
+            for part, (name, index) in enumerate(stored.items())
         }
         clock.lap("evaluation")
         base, mch = results["base"], results["mch"]
@@ -355,7 +358,7 @@ def _drawn(folder: Path, images: int, seed: int, progress: Progress) -> Dataset:
             source.image(i).save(path, "JPEG", quality=90)
             rows.append((file, its, "|".join(CLASSES[c] for c in source.classes(i))))
             if (i + 1) % 100 == 0 or i + 1 == images:
-                progress("pictures", i + 1, images, {})
+                progress(Step("pictures", i + 1, images))
         new = folder / ".labels.csv"
         with new.open("w", encoding="utf-8", newline="") as file_:
             csv.writer(file_).writerows([("file", "split", "labels"), *rows])
@@ -376,20 +379,9 @@ def _classes(dataset: Dataset, split: str) -> list[tuple[str, ...]]:
     ]
 
 
-def _steps(stage: str, progress: Progress) -> OnStep:
-    def step(at: Step) -> None:
-        progress(stage, at.done, at.done if at.total is None else at.total, {})
-
-    return step
-
-
-def _halves(progress: Progress) -> list[Callable[[int, int], None]]:
-    """Progress of two evaluations as one."""
-
-    def half(number: int) -> Callable[[int, int], None]:
-        return lambda done, total: progress("evaluation", number * total + done, 2 * total, {})
-
-    return [half(0), half(1)]
+def _steps(stage: str, progress: Progress) -> Progress:
+    """Progress under another stage's name."""
+    return lambda step: progress(replace(step, stage=stage))
 
 
 def _measured(
@@ -398,7 +390,7 @@ def _measured(
     dataset: Dataset,
     files: Sequence[str],
     threads: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> Evaluation:
     """The index's own codes, ranked for every query."""
     place = {path: i for i, path in enumerate(files)}

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
+from mchindex.errors import ImageError
+
 PathLike: TypeAlias = str | os.PathLike[str]
 # A tensor of torch's is an image, too; its type is not named here, so that torch is not needed.
 Source: TypeAlias = PathLike | bytes | Image.Image | NDArray[Any] | Any
@@ -29,10 +31,6 @@ _TURNS = {
 }
 
 _LYING = {_TURNS[n] for n in (5, 6, 7, 8)}
-
-
-class ImageError(Exception):
-    """An image could not be read; the message names it and says why."""
 
 
 class Picture(NamedTuple):

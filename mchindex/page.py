@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from mchindex.grid import FRAME
-from mchindex.images import ImageError, read_picture
+from mchindex.errors import ImageError
+from mchindex.images import read_picture
+from mchindex.index.grid import FRAME
 
 if TYPE_CHECKING:
     from mchindex.demo import Found, PhotosDemo, Reach, ScenesDemo, Shown

@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from mchindex.images import ImageError, digest, open_rgb, read_picture
-from pictures import encoded, picture
+from helpers.pictures import encoded, picture
+from mchindex.errors import ImageError
+from mchindex.images import digest, open_rgb, read_picture
 
 
 def pixels(image: Image.Image) -> NDArray[np.uint8]:

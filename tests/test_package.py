@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import mchindex
+from helpers.samples import uniform
+from helpers.script import run_script
 from mchindex import BucketTable
-from samples import uniform
-from script import run_script
 
 
 def test_import_is_light(tmp_path: Path) -> None:

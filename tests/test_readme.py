@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.script import run_script
 from mchindex.datasets import open_dataset
 from mchindex.training import TrainingOptions, train_model
-from script import run_script
 
 README = Path(__file__).parents[1] / "README.md"
 

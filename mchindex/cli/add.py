@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,14 +31,14 @@ from mchindex.cli.options import (
     scalar,
     use_threads,
 )
+from mchindex.progress import per_second, seconds
 
 if TYPE_CHECKING:
-    from mchindex.adding import Added, Step
+    from mchindex.index.adding import Added
     from mchindex.models import MCHModel
 
 SHOWN = 20  # failed images named without --verbose
 SAMPLE = 300  # images by which --codes is settled
-PAUSE = 10.0  # seconds between two lines of progress
 
 
 def add(
@@ -128,7 +127,7 @@ def add(
             result = opened.add(
                 paths,
                 metadata=notes if notes else None,
-                progress=False if quiet else True if sys.stderr.isatty() else _Lines(),
+                progress=not quiet,
                 batch=batch,
             )
             pruned = sum(len(opened.prune(folder)) for folder in folders)
@@ -177,8 +176,8 @@ def _checked(paths: Sequence[str], prune: bool) -> list[str]:
 def _check_model(index: Path, model: str | None) -> None:
     """Before an index is made that nothing can fill."""
     from mchindex.catalogue import CONFIG, find, names
-    from mchindex.index import DEFAULT_MODEL
-    from mchindex.store import FILE
+    from mchindex.index.facade import DEFAULT_MODEL
+    from mchindex.storage.store import FILE
 
     if model is None and (index / FILE).exists():
         return
@@ -192,11 +191,12 @@ def _on_budget(
     index: Path, model: str | None, codes: float, paths: Sequence[str], device: str
 ) -> MCHModel | None:
     """For a new index the model, keeping so many codes of images like these."""
-    from mchindex.images import ImageError, open_rgb
-    from mchindex.index import DEFAULT_MODEL
+    from mchindex.errors import ImageError
+    from mchindex.images import open_rgb
+    from mchindex.index.facade import DEFAULT_MODEL
+    from mchindex.index.inputs import given
     from mchindex.models import MCHModel
-    from mchindex.sources import given
-    from mchindex.store import FILE
+    from mchindex.storage.store import FILE
 
     if (index / FILE).exists():
         given_both = "--model and --codes were" if model else "--codes was"
@@ -285,28 +285,6 @@ def _of_jsonl(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, record
 
 
-class _Lines:
-    """Progress where there is no terminal: a line now and then."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-
-    def __call__(self, step: Step) -> None:
-        if step.seconds - self._last < PAUSE:
-            return
-        self._last = step.seconds
-        speed = step.done / step.seconds
-        of = "" if step.total is None else f" of {step.total:,}"
-        left = ""
-        if step.total is not None and speed:
-            left = f", {show.seconds((step.total - step.done) / speed, exact=False)} left"
-        print(f"{step.done:,}{of} images, {_speed(speed)}{left}", file=sys.stderr, flush=True)
-
-
-def _speed(speed: float) -> str:
-    return f"{speed:,.0f} images/s" if speed >= 10 else f"{speed:.1f} images/s"
-
-
 def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
     from rich.markup import escape
 
@@ -324,8 +302,8 @@ def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
     ]
     if result.failed:
         counts.append(f"[red]{facts['failed']:,} failed[/]")
-    speed = _speed(facts["images_per_second"])
-    console.print(f"{', '.join(counts)} in {show.seconds(facts['seconds'])} ({speed})")
+    speed = per_second(facts["images_per_second"], "images")
+    console.print(f"{', '.join(counts)} in {seconds(facts['seconds'])} ({speed})")
     shown = result.failed if verbose else result.failed[:SHOWN]
     for failure in shown:
         console.print(f"  [red]{escape(failure.name)}[/]: {escape(failure.reason)}", soft_wrap=True)

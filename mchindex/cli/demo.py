@@ -11,6 +11,7 @@ import typer
 from mchindex.cli import show
 from mchindex.cli.errors import StoppedError, say
 from mchindex.cli.options import Quiet, Threads, use_threads
+from mchindex.progress import Display
 
 if TYPE_CHECKING:
     from mchindex.demo import PhotosDemo, ScenesDemo
@@ -69,7 +70,7 @@ def demo(
 
     workers = use_threads(threads)
     done: ScenesDemo | PhotosDemo
-    with show.Stages(quiet, {"dch": "base dch", "index mch": "index MCH"}) as stages:
+    with Display(quiet, {"dch": "base dch", "index mch": "index MCH"}) as stages:
         try:
             if photos is not None:
                 done = photos_demo(photos, out, model=model, seed=seed, progress=stages)

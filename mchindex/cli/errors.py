@@ -8,20 +8,16 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from mchindex.errors import MCHError
+
 FINE, INCOMPLETE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 TRACEBACK = "MCH_TRACEBACK"  # set in the environment: bad input shows where it was found, too
 
-# Modules that are slow to import, with the errors in them that are the caller's to mend. What has
-# not been imported cannot have been raised.
-_NAMED = {
-    "mchindex.images": ("ImageError",),
-    "mchindex.models.mch": ("ModelError",),
-    "mchindex.records": ("StoreError",),
-    "mchindex.training.run": ("TrainingError",),
-}
+# What the caller can put right. Everything else is a defect and shows its traceback.
+BAD_INPUT_ERRORS = (MCHError, ValueError, OSError)
 
 
-class StoppedError(Exception):
+class StoppedError(MCHError):
     """Ctrl-C, with a word on how to go on."""
 
 
@@ -43,21 +39,10 @@ def exit_code(work: Callable[[], Any]) -> int:
                 more = f" (see {context.command_path} --help)" if context else ""
                 say(one_line(error.format_message()).rstrip(".") + more)
                 return BAD_INPUT
-            if not isinstance(error, bad_input()) or os.environ.get(TRACEBACK):
+            if not isinstance(error, BAD_INPUT_ERRORS) or os.environ.get(TRACEBACK):
                 raise
             say(_message(error))
             return BAD_INPUT
-
-
-def bad_input() -> tuple[type[Exception], ...]:
-    """The exceptions that tell of bad input, not of a mistake of ours."""
-    found = [
-        getattr(sys.modules[module], name)
-        for module, names in _NAMED.items()
-        if module in sys.modules
-        for name in names
-    ]
-    return (ValueError, OSError, *found)
 
 
 def say(message: str) -> None:

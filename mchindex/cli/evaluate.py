@@ -26,6 +26,7 @@ from mchindex.cli.options import (
     use_threads,
 )
 from mchindex.cli.train import SPLIT, can_plot
+from mchindex.progress import Display
 
 if TYPE_CHECKING:
     from mchindex.datasets import Dataset
@@ -128,7 +129,7 @@ def evaluate(
             f"{dataset.images.name(leaks[0][0])}"
         )
     ways = WAYS if model.policy is not None else ("base", "keep_all")
-    with show.Stages(quiet) as stages:
+    with Display(quiet) as stages:
         coded = encode_dataset(model, dataset, cache_folder(cache, no_cache), stages)
         results = measure(
             coded, model.xi, ways, seed=drawn, threads=workers, progress=stages, radius=radius

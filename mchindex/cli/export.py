@@ -35,7 +35,7 @@ def export(
     check_index(index)
     if file != "-" and not overwrite and Path(file).exists():
         raise ValueError(f"{file} exists: --overwrite replaces it")
-    from mchindex.portable import created, export_index
+    from mchindex.index.export import created, export_index
 
     if file == "-":
         done = export_index(index, sys.stdout.buffer)

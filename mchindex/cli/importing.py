@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +11,7 @@ import typer
 from mchindex.cli import show
 from mchindex.cli.errors import FINE, INCOMPLETE, StoppedError, say
 from mchindex.cli.options import INDEX_PATH, Device, Index, IndexModel, Quiet, Wait
+from mchindex.progress import Display
 
 SHOWN = 20  # wrong lines named
 
@@ -41,16 +40,21 @@ def import_(
       mch import backup.jsonl --index restored.mch --model trained/model
       ssh home mch export - | mch import -
     """
-    from mchindex.portable import import_index
+    from mchindex.index.export import import_index
 
     if file != "-" and not Path(file).exists():
         raise ValueError(f"{file}: No such file")
     source = sys.stdin.buffer if file == "-" else Path(file)
-    with ExitStack() as stack:
-        tell = None if quiet or not sys.stderr.isatty() else _Bar(stack)
+    with Display(quiet or not sys.stderr.isatty()) as progress:
         try:
             done = import_index(
-                source, index, model=model, partial=partial, wait=wait, device=device, progress=tell
+                source,
+                index,
+                model=model,
+                partial=partial,
+                wait=wait,
+                device=device,
+                progress=progress,
             )
         except KeyboardInterrupt:
             raise StoppedError("interrupted: the same command starts again, and ends it") from None
@@ -64,18 +68,3 @@ def import_(
     if done.cut:
         say(f"{file} is cut short or damaged: there may have been more in it")
     return INCOMPLETE if done.refused or done.cut else FINE
-
-
-class _Bar:
-    """A bar that appears with the first report."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._at: Callable[[int], None] = lambda done: None
-
-    def __call__(self, done: int, total: int) -> None:
-        from mchindex.bar import Bar
-
-        if done <= 1000:
-            self._at = self._stack.enter_context(Bar("importing", total)).at
-        self._at(done)

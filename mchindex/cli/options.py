@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from mchindex.datasets import Dataset
     from mchindex.index import MCHIndex
-    from mchindex.records import Id
+    from mchindex.storage.records import Id
 
 DATA, MODEL, AGENT, MACHINE = "Data", "Model", "Agent", "Machine"
 INDEX, RESULT = "Index", "Result"
@@ -139,7 +139,7 @@ def open_index(folder: Path, *, wait: float = 0.0, device: str | None = None) ->
 
 
 def check_index(folder: Path) -> None:
-    from mchindex.store import FILE
+    from mchindex.storage.store import FILE
 
     if not (folder / FILE).exists():
         raise ValueError(

@@ -32,8 +32,8 @@ from mchindex.cli.options import (
 if TYPE_CHECKING:
     from PIL import Image
 
-    from mchindex.hits import Hits
     from mchindex.index import MCHIndex
+    from mchindex.index.results import Hits
 
 QUERY = "Query"
 TOGETHER = 32  # queries encoded at a time
@@ -173,8 +173,9 @@ class _Answer:
         }
 
     def draw(self, index: MCHIndex, columns: int) -> Image.Image:
-        from mchindex.grid import draw_grid
-        from mchindex.images import ImageError, open_rgb
+        from mchindex.errors import ImageError
+        from mchindex.images import open_rgb
+        from mchindex.index.grid import draw_grid
 
         path = index[self.query].path if self.of_index else str(self.query)
         try:
@@ -255,7 +256,7 @@ def _check_picture(out: Path) -> None:
 
 
 def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> None:
-    from mchindex.grid import below_each_other
+    from mchindex.index.grid import below_each_other
 
     picture = below_each_other(grids)
     if out is None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mchindex.models.hashing import Settings
+    from mchindex.models.settings import Settings
 
 AGENT, BACKBONE, LABELS = "agent", "backbone", "labels"
 
@@ -20,7 +20,7 @@ def settings_of(method: str, labels: str = "images") -> dict[str, Settings]:
     from mchindex.models.methods import METHODS
     from mchindex.training.agent import agent_settings
     from mchindex.training.backbone import BackboneSettings
-    from mchindex.training.run import LABELLINGS
+    from mchindex.training.options import LABELLINGS
 
     return {
         "": METHODS[method].settings_type(),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mchindex.cli import show
-from mchindex.cli.errors import StoppedError, bad_input
+from mchindex.cli.errors import BAD_INPUT_ERRORS, StoppedError
 from mchindex.cli.options import (
     AGENT,
     DATA,
@@ -27,6 +27,7 @@ from mchindex.cli.options import (
     use_threads,
     without_labels,
 )
+from mchindex.progress import Display
 
 if TYPE_CHECKING:
     from mchindex.datasets import Dataset
@@ -253,7 +254,7 @@ def train(
         labels=labels,
         codes=codes,
     )
-    with show.Stages(quiet, {method: f"base {method}"}) as stages:
+    with Display(quiet, {method: f"base {method}"}) as stages:
         try:
             trained = train_model(
                 dataset,
@@ -324,7 +325,7 @@ def can_plot() -> bool:
 
 
 def _measured(
-    trained: Trained, dataset: Dataset, cache: Path | None, threads: int, stages: show.Stages
+    trained: Trained, dataset: Dataset, cache: Path | None, threads: int, stages: Display
 ) -> tuple[dict[str, Evaluation] | None, str]:
     """The base method and MCH on the data's queries, and a word on what was measured.
 
@@ -340,7 +341,7 @@ def _measured(
     try:
         coded = encode_dataset(trained.model, dataset, cache, stages)
         results = measure(coded, trained.model.xi, ways, threads=threads, progress=stages)
-    except bad_input() as error:
+    except BAD_INPUT_ERRORS as error:
         return None, f"not measured: {error}"
     trained.skipped = coded.skipped
     return results, f"{len(coded.queries):,} queries against {len(coded.labels):,} images"

@@ -23,7 +23,7 @@ def verify(index: Index = INDEX_PATH, wait: Wait = 10.0, as_json: AsJson = False
       mch verify --index scans.mch --json | jq -r '.problems[]'
     """
     check_index(index)
-    from mchindex.verify import verify as verified
+    from mchindex.index.verify import verify as verified
 
     found = verified(index, wait=wait)
     if as_json:

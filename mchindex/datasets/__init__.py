@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from mchindex.datasets.base import Dataset, DatasetError, FileSource, ImageSource
+from mchindex.datasets.base import Dataset, FileSource, ImageSource
 from mchindex.datasets.coco import read_coco
 from mchindex.datasets.folder import TABLE, read_folder
 from mchindex.datasets.lists import read_lists
@@ -17,6 +17,7 @@ from mchindex.datasets.photos import read_photos
 from mchindex.datasets.scenes import SceneSource
 from mchindex.datasets.scenes import scenes as draw_scenes  # `scenes` stays the module
 from mchindex.datasets.splits import load_split, save_split
+from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
 __all__ = [

@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mchindex.images import ImageError, PathLike, digest, open_rgb
+from mchindex.errors import DatasetError, ImageError
+from mchindex.images import PathLike, digest, open_rgb
 
 SPLITS = ("query", "train", "database")
 
 Rows = NDArray[np.int64]  # numbers of images
 Labels = NDArray[np.bool_]  # (images, classes)
-
-
-class DatasetError(ValueError):
-    """A data set's files are not as they should be, or what was asked of it is not in it."""
 
 
 class ImageSource(Protocol):

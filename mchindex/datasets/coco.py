@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from mchindex.datasets.base import Dataset, DatasetError, FileSource, usable
+from mchindex.datasets.base import Dataset, FileSource, usable
 from mchindex.datasets.splits import draw
+from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
 # Both years hold the same images, so that reading both would bring every picture twice.

@@ -19,15 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mchindex.datasets.base import (
-    SPLITS,
-    Dataset,
-    DatasetError,
-    FileSource,
-    read_classes,
-    usable,
-)
+from mchindex.datasets.base import SPLITS, Dataset, FileSource, read_classes, usable
 from mchindex.datasets.splits import draw
+from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
 TABLE = "labels.csv"

@@ -14,14 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mchindex.datasets.base import (
-    Dataset,
-    DatasetError,
-    FileSource,
-    read_classes,
-    read_lines,
-    usable,
-)
+from mchindex.datasets.base import Dataset, FileSource, read_classes, read_lines, usable
+from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
 

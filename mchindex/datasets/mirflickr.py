@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mchindex.datasets.base import Dataset, DatasetError, FileSource, read_lines, usable
+from mchindex.datasets.base import Dataset, FileSource, read_lines, usable
 from mchindex.datasets.splits import draw
+from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
 # The potential labels: all that may be said of an image. `<name>_r1` are the 14 relevant ones.

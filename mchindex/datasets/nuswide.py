@@ -14,8 +14,9 @@ from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
-from mchindex.datasets.base import Dataset, DatasetError, FileSource, Labels, Rows, read_lines
+from mchindex.datasets.base import Dataset, FileSource, Labels, Rows, read_lines
 from mchindex.datasets.splits import draw_per_class
+from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
 _IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")

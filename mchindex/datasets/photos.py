@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mchindex.datasets.base import Dataset, DatasetError, FileSource
+from mchindex.datasets.base import Dataset, FileSource
+from mchindex.errors import DatasetError
 from mchindex.images import PathLike
-from mchindex.sources import given
+from mchindex.index.inputs import given
 
 UNLABELLED = "unlabelled"  # a data set has a class; no picture is of this one
 

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from mchindex.datasets.base import Dataset, DatasetError
+from mchindex.datasets.base import Dataset
 from mchindex.datasets.splits import draw
+from mchindex.errors import DatasetError
 
 VERSION = 1  # to be raised with any change to what is drawn: keys and caches depend on it
 

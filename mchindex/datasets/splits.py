@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mchindex.datasets.base import SPLITS, Dataset, DatasetError, Labels, Rows
+from mchindex.datasets.base import SPLITS, Dataset, Labels, Rows
+from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
 _FORMAT = "mchindex split"

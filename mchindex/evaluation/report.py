@@ -18,8 +18,9 @@ from mchindex.evaluation.checks import check_codes, check_labels, class_names, w
 from mchindex.evaluation.curves import default_budgets, default_ks
 from mchindex.evaluation.database import Codes, Database
 from mchindex.evaluation.metrics import f1, precision
-from mchindex.evaluation.tally import Counts, Progress, Tally, for_each_block
+from mchindex.evaluation.tally import Counts, Tally, for_each_block
 from mchindex.evaluation.words import to_words
+from mchindex.progress import Progress, silent
 
 Floats = NDArray[np.float64]
 
@@ -86,7 +87,7 @@ def evaluate(
     budgets: Sequence[int] | None = None,
     classes: Sequence[str] | None = None,
     threads: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Evaluation:
     """Rank the database for every query and measure it.
 
@@ -197,7 +198,7 @@ def at_radius(
     radii: Sequence[int],
     *,
     threads: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> list[AtRadius]:
     """Precision, recall and F1 of all images within each radius, in the order of `radii`."""
     search, wanted = _prepare(queries, database, query_labels, labels)

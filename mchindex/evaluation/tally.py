@@ -20,8 +20,8 @@ from mchindex.evaluation.metrics import (
     tie_aware_average_precision,
 )
 from mchindex.evaluation.words import Words, to_codes
+from mchindex.progress import Progress, Step
 
-Progress = Callable[[int, int], None]  # queries done, queries in all
 Counts = NDArray[np.int64]
 
 BLOCK = 8  # queries a task: enough to hide what a task costs, few enough to share evenly
@@ -89,7 +89,7 @@ class Tally:
 
 
 def for_each_block(
-    work: Callable[[int, int], None], queries: int, threads: int, progress: Progress | None
+    work: Callable[[int, int], None], queries: int, threads: int, progress: Progress
 ) -> None:
     """work(first, last) for every block of queries, in threads: NumPy works outside the GIL."""
     threads = whole(threads, "threads", 0)
@@ -107,8 +107,7 @@ def for_each_block(
             for future in as_completed(sizes):
                 future.result()
                 done += sizes[future]
-                if progress:
-                    progress(done, queries)
+                progress(Step("evaluation", done, queries))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

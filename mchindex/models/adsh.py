@@ -14,16 +14,10 @@ import torch
 from torch import Tensor
 
 from mchindex.models.deep import DeepHash, DeepSettings, Loop, batches, mixed_views
-from mchindex.models.hashing import (
-    Checkpoint,
-    Progress,
-    Settings,
-    Views,
-    sign,
-    silent,
-    similar,
-    squared_pair_loss,
-)
+from mchindex.models.hashing import Checkpoint, sign, squared_pair_loss
+from mchindex.models.settings import Settings
+from mchindex.models.views import Views, similar
+from mchindex.progress import Progress, Step, silent
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,7 @@ class ADSH(DeepHash):
             target = self.targets(labels[chosen.to(device)], labels)
             v = improve_codes(v, u, target, chosen.to(device), settings.gamma)
             loop.extra["v"] = v
-            progress(self.name, epoch + 1, settings.epochs, {"loss": total / steps})
+            progress(Step(self.name, epoch + 1, settings.epochs, {"loss": total / steps}))
 
     def targets(self, a: Tensor, b: Tensor) -> Tensor:
         """What inner products are to be: bits for similar pairs, -r * bits for dissimilar ones."""

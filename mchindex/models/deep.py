@@ -16,17 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from mchindex.models.hashing import (
-    Checkpoint,
-    HashMethod,
-    Progress,
-    Settings,
-    Views,
-    pair_weights,
-    seeded,
-    silent,
-    similar,
-)
+from mchindex.models.hashing import Checkpoint, HashMethod
+from mchindex.models.seeds import seeded
+from mchindex.models.settings import Settings
+from mchindex.models.views import Views, pair_weights, similar
+from mchindex.progress import Progress, Step, silent
 
 
 @dataclass(frozen=True)
@@ -246,7 +240,7 @@ class PairwiseHash(DeepHash):
                 loss = self.batch_loss(u, similar(labels, labels), weight / weight.sum())
                 loop.update(loss)
                 total += float(loss.detach())
-            progress(self.name, epoch + 1, settings.epochs, {"loss": total / steps})
+            progress(Step(self.name, epoch + 1, settings.epochs, {"loss": total / steps}))
 
     @abstractmethod
     def relax(self, z: Tensor, step: int) -> Tensor:

@@ -8,32 +8,18 @@ the agent's reward is made of.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Literal, Protocol, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mchindex.models.settings import Settings
+from mchindex.models.views import Views, similar
+from mchindex.progress import Progress, silent
+
 Packed = NDArray[np.uint8]  # (n, bits // 8), as np.packbits makes them
-
-# Stage, steps done, steps in all, figures worth showing.
-Progress = Callable[[str, int, int, Mapping[str, float]], None]
-
-
-def silent(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-    """Progress that nobody asked for."""
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Within it, random numbers come from the seed; outside, as if nothing had been drawn."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def sign(x: Tensor) -> Tensor:
@@ -54,123 +40,6 @@ def unpack(codes: Packed) -> Tensor:
 def distances(a: Tensor, b: Tensor) -> Tensor:
     """Hamming distances of signs, (n, bits) and (m, bits) -> (n, m); exact in float32."""
     return (a.shape[-1] - a @ b.mT) / 2
-
-
-class Views(Protocol):
-    """Training images as a method sees them: several views of each, the whole image first."""
-
-    @property
-    def labels(self) -> Tensor:
-        """(n, classes) bool."""
-        ...
-
-    @property
-    def dim(self) -> int: ...
-
-    @property
-    def views(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def batch(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
-        """(len(rows), dim) float features: of one view, or of one for each row."""
-        ...
-
-    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
-        """(len(rows), classes) bool: what these views show, as far as that is known."""
-        ...
-
-
-@dataclass(frozen=True)
-class Features:
-    """Views computed beforehand: (n, views, dim), of any float type."""
-
-    array: Tensor
-    labels: Tensor
-    by_view: Tensor | None = None  # (n, views, classes) bool; None: a crop shows all its image does
-
-    @property
-    def dim(self) -> int:
-        return self.array.shape[2]
-
-    @property
-    def views(self) -> int:
-        return self.array.shape[1]
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def batch(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
-        return self.array[rows.to(self.array.device), view].float()
-
-    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
-        return self.labels[rows] if self.by_view is None else self.by_view[rows, view]
-
-    def take(self, rows: Tensor) -> Features:
-        by_view = None if self.by_view is None else self.by_view[rows]
-        return Features(self.array[rows], self.labels[rows], by_view)
-
-
-def similar(a: Tensor, b: Tensor) -> Tensor:
-    """Which pairs share a label: (n, classes) and (m, classes) bool -> (n, m) bool."""
-    return (a.float() @ b.float().mT) > 0.5
-
-
-def pair_weights(labels: Tensor) -> tuple[float, float]:
-    """S / S1 for similar pairs and S / S0 for dissimilar ones, an image with itself left out."""
-    n, ones = len(labels), 0
-    for start in range(0, n, 1024):
-        ones += int(similar(labels[start : start + 1024], labels).sum())
-    ones -= int(labels.any(1).sum())
-    pairs = n * (n - 1)
-    if ones == 0 or ones == pairs:
-        what = "no two training images share" if ones == 0 else "all training images share"
-        raise ValueError(f"{what} a label: there is nothing to tell apart")
-    return pairs / ones, pairs / (pairs - ones)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What can be set of a method. Subclasses add fields; `--set name=value` reaches them."""
-
-    def updated(self, changes: Mapping[str, Any]) -> Self:
-        """With some fields changed; text is read as the field's type."""
-        known = get_type_hints(type(self))
-        values: dict[str, Any] = {}
-        for name, value in changes.items():
-            if name not in known:
-                raise ValueError(f"no setting is called {name!r}: there are {', '.join(known)}")
-            values[name] = read_setting(name, value, known[name])
-        return replace(self, **values)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def names(cls) -> list[str]:
-        return [field.name for field in fields(cls)]
-
-
-def read_setting(name: str, value: Any, kind: Any) -> Any:
-    """A value given as text, read as its field's type; of a choice it must be one."""
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise ValueError(f"{name}={value}: expected one of {', '.join(get_args(kind))}")
-        return value
-    if not isinstance(value, str) or kind is str:
-        return value
-    try:
-        if kind is bool:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
-                value.lower()
-            ]
-        if value.lower() == "none" and type(None) in getattr(kind, "__args__", ()):
-            return None
-        plain = next((t for t in getattr(kind, "__args__", (kind,)) if t is not type(None)), kind)
-        return plain(value)
-    except (KeyError, ValueError, TypeError):
-        expected = getattr(kind, "__name__", str(kind))
-        raise ValueError(f"{name}={value}: expected a value of type {expected}") from None
 
 
 def check_bits(bits: int) -> int:

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mchindex.models.hashing import Checkpoint, Progress, Settings, Views, sign, silent
+from mchindex.models.hashing import Checkpoint, sign
 from mchindex.models.linear import LinearHash, principal_axes, random_rotation, whole_images
+from mchindex.models.settings import Settings
+from mchindex.models.views import Views
+from mchindex.progress import Progress, Step, silent
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class ITQ(LinearHash):
         total = self.settings.iterations
         for step in range(total):
             rotation, error = improve_rotation(v, rotation)
-            progress(self.name, step + 1, total, {"quantisation error": error})
+            progress(Step(self.name, step + 1, total, {"quantisation error": error}))
         self.rotation.copy_(rotation)
         self.mean.copy_(mean)
         self.map.copy_(axes @ rotation)

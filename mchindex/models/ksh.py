@@ -14,17 +14,10 @@ import torch
 from torch import Tensor
 
 from mchindex.models.deep import mixed_views
-from mchindex.models.hashing import (
-    Checkpoint,
-    HashMethod,
-    Progress,
-    Settings,
-    Views,
-    sign,
-    silent,
-    similar,
-    squared_pair_loss,
-)
+from mchindex.models.hashing import Checkpoint, HashMethod, sign, squared_pair_loss
+from mchindex.models.settings import Settings
+from mchindex.models.views import Views, similar
+from mchindex.progress import Progress, Step, silent
 
 
 @dataclass(frozen=True)
@@ -100,7 +93,7 @@ class KSH(HashMethod):
         for bit in range(self.bits):
             column = fit.next_column(settings.steps, settings.tolerance)
             self.map[:, bit] = column.to(self.map.dtype)
-            progress(self.name, bit + 1, self.bits, {"residue": fit.objective})
+            progress(Step(self.name, bit + 1, self.bits, {"residue": fit.objective}))
 
 
 class GreedyFit:

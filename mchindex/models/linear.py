@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mchindex.models.hashing import HashMethod, Settings, Views
+from mchindex.models.hashing import HashMethod
+from mchindex.models.settings import Settings
+from mchindex.models.views import Views
 
 
 class LinearHash(HashMethod):

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from mchindex.models.hashing import Checkpoint, Progress, Settings, Views, silent
+from mchindex.models.hashing import Checkpoint
 from mchindex.models.linear import LinearHash, whole_images
+from mchindex.models.settings import Settings
+from mchindex.models.views import Views
+from mchindex.progress import Progress, silent
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from mchindex.models.deep import DeepSettings, PairwiseHash, cosine_distances
-from mchindex.models.hashing import Views, sign
+from mchindex.models.hashing import sign
+from mchindex.models.views import Views
 
 
 @dataclass(frozen=True)

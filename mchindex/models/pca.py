@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from mchindex.models.hashing import Checkpoint, Progress, Views, silent
+from mchindex.models.hashing import Checkpoint
 from mchindex.models.linear import LinearHash, principal_axes, random_rotation, whole_images
+from mchindex.models.views import Views
+from mchindex.progress import Progress, silent
 
 
 class PCARotation(LinearHash):

@@ -1,7 +1,9 @@
 """Training: from labelled images to a model, and what the model is worth."""
 
+from mchindex.errors import TrainingError
 from mchindex.training.measure import Coded, encode_dataset, measure
-from mchindex.training.run import Trained, TrainingError, TrainingOptions, train_model
+from mchindex.training.options import TrainingOptions
+from mchindex.training.run import Trained, train_model
 
 __all__ = [
     "Coded",

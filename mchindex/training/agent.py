@@ -16,18 +16,12 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from mchindex.models.deep import rise_and_fall
-from mchindex.models.hashing import (
-    Checkpoint,
-    HashMethod,
-    Progress,
-    Settings,
-    Views,
-    distances,
-    seeded,
-    silent,
-    similar,
-)
+from mchindex.models.hashing import Checkpoint, HashMethod, distances
 from mchindex.models.policy import KEEP, Policy
+from mchindex.models.seeds import seeded
+from mchindex.models.settings import Settings
+from mchindex.models.views import Views, similar
+from mchindex.progress import Progress, Step, silent
 
 Estimator = Literal["exact", "reinforce"]
 Optimiser = Literal["adamw", "sgd"]
@@ -188,7 +182,7 @@ def gather(
             nearer = torch.minimum(near, distances(b_region[rows, crop], b))
             gain = before - table[(start + nearer).int()]
             reward[rows, crop] = (weight * gain).sum(1)
-        progress("rewards", int(rows[-1]) + 1, n, {})
+        progress(Step("rewards", int(rows[-1]) + 1, n))
     return Experience(f, f_region, b, b_region, reward)
 
 
@@ -278,7 +272,7 @@ def train_agent(
                         "best": best,
                     }
                 )
-            progress("agent", block + size, settings.steps, point)
+            progress(Step("agent", block + size, settings.steps, point))
     policy.load_state_dict(best)
     return policy.eval(), curve
 

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from mchindex.models.deep import batches, check_schedule, rise_and_fall
-from mchindex.models.hashing import Checkpoint, Progress, Settings, seeded, silent
-from mchindex.training.live import LiveViews, mixed_precision
+from mchindex.models.hashing import Checkpoint
+from mchindex.models.seeds import seeded
+from mchindex.models.settings import Settings
+from mchindex.progress import Progress, Step, silent
+from mchindex.training.live_views import LiveViews, mixed_precision
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def train_backbone(
                         "schedule": schedule.state_dict(),
                     }
                 )
-            progress("backbone", epoch + 1, settings.epochs, {"loss": total / steps})
+            progress(Step("backbone", epoch + 1, settings.epochs, {"loss": total / steps}))
         modules.eval()
 
 

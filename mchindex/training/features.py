@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mchindex.datasets import ImageSource
-from mchindex.images import ImageError
+from mchindex.errors import ImageError
 from mchindex.models.extract import Extractor
-from mchindex.models.hashing import Progress, silent
 from mchindex.models.mch import digest
+from mchindex.progress import Progress, Step, silent
 from mchindex.regions import WHOLE, Boxes, Layout, random_boxes
 
 SHARD = 512
@@ -102,7 +102,7 @@ class FeatureCache:
             part = [int(i) for i in rows[start : start + SHARD]]
             keys = [_key(images, i) for i in part]
             parts.append(self._shard(extractor, images, part, keys, regions, identity))
-            progress("features", start + len(part), len(rows), {})
+            progress(Step("features", start + len(part), len(rows)))
         if not parts:
             return np.empty((0, len(regions.boxes(b"")), backbone.dim), np.float16)
         return np.concatenate(parts)

@@ -7,8 +7,8 @@ keeps), `random_keep` (regions at random, as many distinct codes an image as the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mchindex.datasets import Dataset, DatasetError
+from mchindex.datasets import Dataset
+from mchindex.errors import DatasetError
 from mchindex.evaluation import Codes, Evaluation, evaluate
-from mchindex.models.hashing import Packed, Progress, silent
-from mchindex.models.mch import Encoded, MCHModel, RegionCodes
+from mchindex.models.hashing import Packed
+from mchindex.models.mch import MCHModel
+from mchindex.models.region_codes import Encoded, RegionCodes
+from mchindex.progress import Progress, part_of, silent
 from mchindex.training.features import WHOLE_ONLY, FeatureCache, Fixed, unreadable
 
 WAYS = ("base", "mch", "random_keep", "keep_all")
@@ -68,11 +71,7 @@ def encode_dataset(
 
 def _named(progress: Progress, split: str) -> Progress:
     """Progress that says which split's features they are."""
-
-    def step(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-        progress(f"{split} {stage}", done, total, figures)
-
-    return step
+    return lambda step: progress(replace(step, stage=f"{split} {step.stage}"))
 
 
 def kept_by(way: str, found: RegionCodes, xi: float, seed: int = 0) -> NDArray[np.bool_]:
@@ -110,15 +109,6 @@ def as_codes(encoded: Encoded) -> Codes:
     return Codes(encoded.codes, encoded.images, encoded.kept)
 
 
-def _part(progress: Progress, number: int, parts: int) -> Callable[[int, int], None]:
-    """Progress of one of several evaluations, by queries."""
-
-    def step(done: int, queries: int) -> None:
-        progress("evaluation", number * queries + done, parts * queries, {})
-
-    return step
-
-
 def measure(
     coded: Coded,
     xi: float,
@@ -140,7 +130,7 @@ def measure(
             coded.labels,
             classes=coded.classes,
             threads=threads,
-            progress=_part(progress, number, len(ways)),
+            progress=part_of(progress, number, len(ways)),
             **options,
         )
     return out

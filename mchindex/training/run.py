@@ -8,171 +8,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
-import warnings
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mchindex.datasets import Dataset, DatasetError
+from mchindex.datasets import Dataset
 from mchindex.datasets.base import Rows
-from mchindex.images import ImageError
-from mchindex.models.backbones import BACKBONES, Backbone, create_backbone
-from mchindex.models.deep import DeepHash
-from mchindex.models.extract import MODES, Engine, Extractor, Mode, choose_device
-from mchindex.models.hashing import (
-    Features,
-    HashMethod,
-    Progress,
-    Settings,
-    Views,
-    check_bits,
-    pair_weights,
-    seeded,
-    silent,
-)
-from mchindex.models.mch import CONFIG, MCHModel, check_budget, check_xi
-from mchindex.models.methods import METHODS, create_method
+from mchindex.errors import DatasetError, ImageError, TrainingError
+from mchindex.models.backbones import Backbone, create_backbone
+from mchindex.models.extract import Engine, Extractor, choose_device
+from mchindex.models.hashing import HashMethod
+from mchindex.models.mch import CONFIG, MCHModel
+from mchindex.models.methods import create_method
 from mchindex.models.policy import Policy
-from mchindex.regions import check_sigma, read_layout
-from mchindex.training.agent import AgentSettings, agent_settings, train_agent
+from mchindex.models.seeds import seeded
+from mchindex.models.views import Features, Views, pair_weights
+from mchindex.progress import Progress, silent
+from mchindex.training.agent import train_agent
 from mchindex.training.backbone import BackboneSettings, train_backbone
-from mchindex.training.features import FeatureCache, Fixed, WithCrops, unreadable
-from mchindex.training.live import LiveViews
-from mchindex.training.neighbours import NeighbourSettings, with_neighbours
-from mchindex.training.shown import ShownSettings, with_shown
+from mchindex.training.checkpoints import Checkpoints
+from mchindex.training.crop_labels import CropLabelSettings, with_crop_labels
+from mchindex.training.features import FeatureCache, Fixed, unreadable
+from mchindex.training.live_views import LiveViews
+from mchindex.training.options import TrainingOptions
+from mchindex.training.pseudo_labels import PseudoLabelSettings, with_pseudo_labels
 
 CHECKPOINT, REPORT = "checkpoint", "training.json"
-
-
-class TrainingError(Exception):
-    """A training cannot start or go on as asked."""
-
-
-Labelling = Literal["images", "crops", "neighbours"]
-LABELLINGS: dict[str, type[Settings]] = {
-    "images": Settings,
-    "crops": ShownSettings,
-    "neighbours": NeighbourSettings,
-}
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """All that decides how a model comes out, besides the data."""
-
-    method: str = "dch"
-    bits: int = 64
-    backbone: str = "efficientnet-lite0"
-    size: int | None = None  # pixels a side of the backbone's input; None: its default
-    weights: str | None = None  # a file for the backbone; None: pretrained, or from scratch
-    finetune: bool = False  # train the backbone together with the hash layer
-    regions: Mode | None = None  # None: pooled where the backbone has a feature map, else crops
-    layout: str = "corners"  # which regions; see `read_layout`
-    sigma: float = 0.5
-    xi: float = 0.5
-    crops: int = 8  # random crops a training image
-    crop_sigma: tuple[float, float] | None = None  # their sides, drawn between two; None: sigma
-    seed: int = 0
-    agent: bool = True
-    # What is learnt from: the images' labels, as in the paper; "crops": each crop has those of its
-    # image's labels that it shows (`shown`); "neighbours": no labels at all (`neighbours`).
-    labels: Labelling = "images"
-    labels_settings: dict[str, Any] = field(default_factory=dict)  # of "crops" or "neighbours"
-    codes: float | None = None  # an image on average; sets xi, which is then not looked at
-    settings: dict[str, Any] = field(default_factory=dict)  # of the method
-    agent_settings: dict[str, Any] = field(default_factory=dict)
-    backbone_settings: dict[str, Any] = field(default_factory=dict)
-
-    def check(self) -> None:
-        """Says what is wrong before hours are spent."""
-        if self.method not in METHODS:
-            raise ValueError(f"no method is called {self.method!r}: there are {', '.join(METHODS)}")
-        if self.backbone not in BACKBONES:
-            names = ", ".join(BACKBONES)
-            raise ValueError(f"no backbone is called {self.backbone!r}: there are {names}")
-        if self.regions is not None and self.regions not in MODES:
-            raise ValueError(f"regions come as {' or '.join(MODES)}, not {self.regions!r}")
-        if self.regions == "pooled" and not self._has_map:
-            raise ValueError(f"{self.backbone} has no feature map: use regions='crops'")
-        check_bits(self.bits)
-        read_layout(self.layout, check_sigma(self.sigma))
-        check_xi(self.xi)
-        if self.crops < 1:
-            raise ValueError(f"the agent learns from crops: at least 1 an image, not {self.crops}")
-        if self.finetune and not issubclass(METHODS[self.method], DeepHash):
-            deep = ", ".join(k for k, v in METHODS.items() if issubclass(v, DeepHash))
-            raise ValueError(f"{self.method} trains no network: only {deep} can be fine-tuned")
-        if self.crop_sigma is not None and check_sigma(self.crop_sigma[0]) > check_sigma(
-            self.crop_sigma[1]
-        ):
-            raise ValueError(f"crop_sigma goes from small to large, not {self.crop_sigma}")
-        METHODS[self.method].settings_type().updated(self.settings)
-        self.agent_options()
-        BackboneSettings().updated(self.backbone_settings)
-        self._check_labels()
-        if self.codes is not None:
-            if self.xi != TrainingOptions.xi:
-                raise ValueError("a number of codes an image sets xi: give one of them")
-            if not self.agent:
-                raise ValueError(
-                    "a number of codes an image is for an agent to reach: there is none"
-                )
-            check_budget(self.codes, read_layout(self.layout, self.sigma))
-
-    def _check_labels(self) -> None:
-        if self.labels not in LABELLINGS:
-            raise ValueError(f"labels are {', '.join(LABELLINGS)}, not {self.labels!r}")
-        LABELLINGS[self.labels]().updated(self.labels_settings)
-        if self.labels == "images":
-            return
-        own = METHODS[self.method].settings_type().updated(self.settings)
-        if self.labels == "crops" and not getattr(own, "crop_share", 0):
-            raise ValueError(
-                f"{self.method} learns nothing from crops here: labels for them change nothing"
-                + (" (set its crop_share)" if hasattr(own, "crop_share") else "")
-            )
-        what = "labels for crops" if self.labels == "crops" else "training without labels"
-        if self.finetune:
-            raise ValueError(f"{what} needs features that stay as they are: it cannot finetune")
-        if self.labels == "neighbours" and self.from_scratch:
-            raise ValueError(
-                f"training without labels needs a backbone that has learnt before: {self.backbone} "
-                "starts from nothing, give its weights or choose a pretrained one"
-            )
-
-    @property
-    def _has_map(self) -> bool:
-        return BACKBONES[self.backbone].feature_map is not Backbone.feature_map
-
-    @property
-    def mode(self) -> Mode:
-        """How a region's features come about."""
-        return self.regions or ("pooled" if self._has_map else "crops")
-
-    def views(self) -> WithCrops:
-        """What is seen of each training image: crops of the sizes that the layout has."""
-        if self.crop_sigma is not None:
-            return WithCrops(self.crops, self.crop_sigma)
-        boxes = read_layout(self.layout, self.sigma).array()[1:]
-        sides = boxes[:, 2] - boxes[:, 0]
-        low, high = round(float(sides.min()), 6), round(float(sides.max()), 6)
-        return WithCrops(self.crops, low if low == high else (low, high))
-
-    def agent_options(self) -> AgentSettings:
-        guessed = self.labels == "neighbours"
-        return agent_settings(self.method, self.agent_settings, self.from_scratch, guessed)
-
-    @property
-    def from_scratch(self) -> bool:
-        """Whether the backbone starts from nothing: there are no weights for it."""
-        own = BACKBONES[self.backbone].load_pretrained is not Backbone.load_pretrained
-        return self.weights is None and not own
 
 
 @dataclass
@@ -183,33 +48,6 @@ class Trained:
     curve: list[dict[str, float]]  # of the agent, empty without one
     seconds: dict[str, float]  # by stage
     skipped: dict[str, int]  # images left out, by reason
-
-
-class Stage:
-    """A stage's state in a file; read back without pickle."""
-
-    def __init__(self, path: Path | None, every: float = 20.0) -> None:
-        self.path, self.every, self.last = path, every, time.monotonic()
-
-    def load(self) -> dict[str, Any] | None:
-        if self.path is None or not self.path.exists():
-            return None
-        try:
-            state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
-        except Exception:  # a damaged file raises whatever its bytes happen to mean
-            warnings.warn(f"{self.path} is damaged: its stage starts anew", stacklevel=2)
-            return None
-        return state
-
-    def save(self, state: dict[str, Any], force: bool = False) -> None:
-        """Writes the state, unless the last one is only seconds old."""
-        if self.path is None or (not force and time.monotonic() - self.last < self.every):
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(f".{os.getpid()}")
-        torch.save(state, new)
-        os.replace(new, self.path)
-        self.last = time.monotonic()
 
 
 def train_model(
@@ -230,7 +68,7 @@ def train_model(
     dataset, rows = _labelled(dataset, options)
     backbone, pretrained = _backbone(options)  # a file of weights that is none leaves no trace
     backbone.to(where)
-    work = _prepare(out, options, dataset, resume, overwrite)
+    work = Checkpoints(_prepare(out, options, dataset, resume, overwrite))
     seconds: dict[str, float] = {}
     start = time.monotonic()
 
@@ -248,17 +86,17 @@ def train_model(
     if options.from_scratch:
         dataset, rows = _readable(dataset, options)
         recipe = BackboneSettings().updated(options.backbone_settings)
-        if not _finished(work, "backbone", backbone):
-            train_backbone(live(), recipe, options.seed, progress, _stage(work, "backbone-part"))
-            _finish(work, "backbone", backbone)
+        if not work.finished("backbone", backbone):
+            train_backbone(live(), recipe, options.seed, progress, work.under_way("backbone"))
+            work.finish("backbone", backbone)
         done("backbone")
 
     method = create_method(options.method, backbone.dim, options.bits, options.settings).to(where)
     if options.finetune:
         dataset, rows = _readable(dataset, options)
-        if not _finished(work, "base", method, backbone):
-            method.fit(live(), options.seed, progress, _stage(work, "base-part"))
-            _finish(work, "base", method, backbone)
+        if not work.finished("base", method, backbone):
+            method.fit(live(), options.seed, progress, work.under_way("base"))
+            work.finish("base", method, backbone)
         pretrained = False
         done("base")
     extractor = Extractor(backbone, options.mode, where, engine)
@@ -273,15 +111,15 @@ def train_model(
     if options.labels != "images":
         done("labels")
     if not options.finetune:
-        if not _finished(work, "base", method):
-            method.fit(data, options.seed, progress, _stage(work, "base-part"))
-            _finish(work, "base", method)
+        if not work.finished("base", method):
+            method.fit(data, options.seed, progress, work.under_way("base"))
+            work.finish("base", method)
         done("base")
     method.eval()
     policy: Policy | None = None
     curve: list[dict[str, float]] = []
     if options.agent:
-        part, settings = _stage(work, "agent-part"), options.agent_options()
+        part, settings = work.under_way("agent"), options.agent_options()
         policy, curve = train_agent(method, data, settings, options.seed, progress, part)
         done("agent")
     model = MCHModel(
@@ -331,8 +169,8 @@ def labelled(
 ) -> Features:
     """The views with what is to be learnt of them."""
     if options.labels == "neighbours":
-        near = NeighbourSettings().updated(options.labels_settings)
-        guessed = with_neighbours(array, near, options.seed, progress)
+        near = PseudoLabelSettings().updated(options.labels_settings)
+        guessed = with_pseudo_labels(array, near, options.seed, progress)
         try:
             pair_weights(guessed.labels)
         except ValueError as error:
@@ -342,8 +180,8 @@ def labelled(
         return guessed
     data = Features(array, labels)
     if options.labels == "crops":
-        shown = ShownSettings().updated(options.labels_settings)
-        return with_shown(data, shown, options.seed, progress)
+        shown = CropLabelSettings().updated(options.labels_settings)
+        return with_crop_labels(data, shown, options.seed, progress)
     return data
 
 
@@ -446,28 +284,6 @@ def _prepare(
     work.mkdir(parents=True, exist_ok=True)
     (work / "options.json").write_text(json.dumps(asked, indent=1))
     return work
-
-
-def _stage(work: Path | None, name: str) -> Stage:
-    return Stage(None if work is None else work / f"{name}.pt")
-
-
-def _finished(work: Path | None, stage: str, *modules: torch.nn.Module) -> bool:
-    """Loads what a stage ended with, if it has ended."""
-    state = _stage(work, stage).load()
-    if state is None:
-        return False
-    for i, module in enumerate(modules):
-        module.load_state_dict(state[str(i)])
-        module.eval()
-    return True
-
-
-def _finish(work: Path | None, stage: str, *modules: torch.nn.Module) -> None:
-    state = {str(i): module.state_dict() for i, module in enumerate(modules)}
-    _stage(work, stage).save(state, force=True)
-    if work is not None:
-        (work / f"{stage}-part.pt").unlink(missing_ok=True)
 
 
 def _save(out: Path, options: TrainingOptions, trained: Trained) -> None:

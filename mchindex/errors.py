@@ -1,0 +1,79 @@
+"""Every exception that mchindex defines, under one base.
+
+Where code has long caught a built-in exception (`ValueError` for data that cannot be used), the
+class here has it as its second base.
+"""
+
+from __future__ import annotations
+
+
+class MCHError(Exception):
+    """Base class of the exceptions that mchindex defines."""
+
+
+class ImageError(MCHError):
+    """An image could not be read. The message names the image and the reason."""
+
+
+class StoreError(MCHError):
+    """An index on disk cannot be used. Base class of the errors about indexes."""
+
+
+class NotAnIndexError(StoreError):
+    """The path does not hold an index."""
+
+
+class StoreVersionError(StoreError):
+    """The index was written by a newer version of mchindex."""
+
+
+class StoreDamagedError(StoreError):
+    """Stored data does not match its checksum, or SQLite cannot read it."""
+
+
+class StoreBusyError(StoreError):
+    """Another process is writing to the index."""
+
+
+class ModelMismatchError(StoreError):
+    """The index was filled by a different model."""
+
+
+class ExportError(MCHError, ValueError):
+    """A file is not an export, or is incomplete. The message says where."""
+
+
+class ModelError(MCHError):
+    """A model directory cannot be used: it is missing, damaged or too new."""
+
+
+class DatasetError(MCHError, ValueError):
+    """A data set cannot be used. The message says what is missing or wrong."""
+
+
+class TrainingError(MCHError):
+    """Training cannot start or continue with the given options."""
+
+
+class OutputExistsError(TrainingError):
+    """The output directory already holds a trained model."""
+
+
+class UnfinishedTrainingError(TrainingError):
+    """The output directory holds an interrupted training run."""
+
+
+class SnapshotError(MCHError):
+    """A snapshot file cannot be used. Base class of the errors below."""
+
+
+class NotASnapshotError(SnapshotError):
+    """The file is not a snapshot."""
+
+
+class SnapshotVersionError(SnapshotError):
+    """The snapshot was written by a newer version of mchindex."""
+
+
+class SnapshotDamagedError(SnapshotError):
+    """The snapshot's content does not match its checksums, or points outside the file."""

@@ -1,0 +1,154 @@
+"""Hits as a picture: the query at the left, what was found in a grid beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PIL import Image, ImageDraw, ImageFont
+
+from mchindex.errors import ImageError
+from mchindex.images import read_picture
+from mchindex.index.results import Hit, PixelBox
+from mchindex.regions import Box
+
+PAPER, EMPTY, INK, FAINT = "white", "#e4e4e4", "#1a1a1a", "#6b6b6b"
+FRAME, SHADE = "#ff8c1a", "#1a1a1a"  # light and dark, so that it shows on any picture
+GONE = "no picture"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A picture with a line or two below it."""
+
+    image: Image.Image | None  # None: there is nothing to show, the tile is grey
+    caption: Sequence[str] = ()  # the first line stands out
+    box: Box | None = None  # a part to frame, in shares of the sides
+
+
+def draw_grid(
+    query: Image.Image | None,
+    hits: Sequence[Hit],
+    columns: int = 5,
+    tile: int = 180,
+    *,
+    region: PixelBox | None = None,
+    title: str = "query",
+) -> Image.Image:
+    """The query and its hits, each with the matching region framed, its distance and its name.
+
+    The pictures of the hits are read from their paths; one that is gone leaves a grey tile.
+    `region` is the part of the query that was searched by, in pixels.
+    """
+    box = None if region is None or query is None else _share(region, query.size)
+    first = Tile(query, (title,) if hits else (title, "nothing found"), box)
+    return draw_tiles(first, [_tile(hit, tile) for hit in hits], columns, tile)
+
+
+def draw_tiles(
+    query: Tile, tiles: Sequence[Tile], columns: int = 5, tile: int = 180
+) -> Image.Image:
+    """As `draw_grid`, of pictures that are open already. Tiles are `tile` pixels a side."""
+    if columns < 1:
+        raise ValueError(f"a grid has at least one column, not {columns}")
+    if tile < 32:
+        raise ValueError(f"a tile has at least 32 pixels a side, not {tile}")
+    size = max(11, tile // 12)
+    font = ImageFont.load_default(size)
+    gap, line = max(8, tile // 15), round(size * 1.35)
+    lines = max(len(t.caption) for t in (query, *tiles))
+    across = min(columns, max(1, len(tiles)))
+    down = max(1, -(-len(tiles) // columns))
+    large = tile * 3 // 2
+    step = tile + lines * line + line // 2 + gap
+    width = gap + large + (2 * gap + across * (tile + gap) if tiles else gap)
+    height = gap + max(down * step, large + lines * line + line // 2 + gap)
+    paper = Image.new("RGB", (width, height), PAPER)
+    _place(paper, query, (gap, gap), large, font, line)
+    left = 3 * gap + large
+    if tiles:
+        rule = left - gap - gap // 2
+        ImageDraw.Draw(paper).line([(rule, gap), (rule, height - gap)], EMPTY, 2)
+    for place, one in enumerate(tiles):
+        at = left + place % columns * (tile + gap), gap + place // columns * step
+        _place(paper, one, at, tile, font, line)
+    return paper
+
+
+def below_each_other(grids: Sequence[Image.Image]) -> Image.Image:
+    """Several pictures as one."""
+    paper = Image.new("RGB", (max(g.width for g in grids), sum(g.height for g in grids)), PAPER)
+    top = 0
+    for grid in grids:
+        paper.paste(grid, (0, top))
+        top += grid.height
+    return paper
+
+
+def _tile(hit: Hit, tile: int) -> Tile:
+    caption = (f"distance {hit.distance}", hit.region)
+    if hit.path is None:
+        return Tile(None, caption)
+    try:
+        picture = read_picture(hit.path, tile)
+    except ImageError:
+        return Tile(None, caption)
+    box = None if hit.box is None else _share(hit.box, picture.size)
+    return Tile(picture.image, caption, box)
+
+
+def _share(box: PixelBox, size: tuple[int, int]) -> Box:
+    """In shares of the sides, within the picture: the file may be another one by now."""
+    x0, y0, x1, y1 = (min(max(v / size[i % 2], 0.0), 1.0) for i, v in enumerate(box))
+    return x0, y0, x1, y1
+
+
+def _place(
+    paper: Image.Image,
+    tile: Tile,
+    at: tuple[int, int],
+    side: int,
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+    line: int,
+) -> None:
+    draw, (left, top) = ImageDraw.Draw(paper), at
+    if tile.image is None:
+        draw.rectangle((left, top, left + side - 1, top + side - 1), EMPTY)
+        middle = left + (side - font.getbbox(GONE)[2]) / 2, top + (side - line) / 2
+        draw.text(middle, GONE, FAINT, font)
+    else:
+        scale = side / max(tile.image.size)
+        width, height = (max(1, round(s * scale)) for s in tile.image.size)
+        x, y = left + (side - width) // 2, top + (side - height) // 2
+        small = tile.image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+        paper.paste(small, (x, y))
+        if tile.box is not None:
+            _frame(draw, tile.box, x, y, width, height, max(2, side // 60))
+    for number, text in enumerate(tile.caption):
+        where = left, top + side + line // 4 + number * line
+        draw.text(where, _fitting(text, font, side), INK if number == 0 else FAINT, font)
+
+
+def _frame(
+    draw: ImageDraw.ImageDraw, box: Box, x: int, y: int, width: int, height: int, thick: int
+) -> None:
+    """Drawn inwards, so that the frame of a whole picture stays on it."""
+    x0, x1 = x + round(box[0] * width), x + round(box[2] * width) - 1
+    y0, y1 = y + round(box[1] * height), y + round(box[3] * height) - 1
+    if x1 - x0 < 2 * thick + 4 or y1 - y0 < 2 * thick + 4:
+        draw.rectangle((min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)), None, FRAME, 1)
+        return
+    draw.rectangle((x0, y0, x1, y1), None, SHADE, thick + 2)
+    draw.rectangle((x0 + 1, y0 + 1, x1 - 1, y1 - 1), None, FRAME, thick)
+
+
+def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+    """Cut where it is too long."""
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…"
+
+
+__all__ = ["Tile", "below_each_other", "draw_grid", "draw_tiles"]

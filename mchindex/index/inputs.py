@@ -1,0 +1,327 @@
+"""Images from wherever `add` is given them: files, folders, patterns, pictures in memory."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from mchindex.errors import ImageError
+from mchindex.images import Picture, Source, open_rgb, read_picture
+from mchindex.storage.records import Id
+
+Metadata = Mapping[str, Any]
+_TRIES = 3  # at a file that changes while it is read
+_LARGEST = 1 << 30  # bytes of a file
+_COARSE = 2_000_000_000  # ns: no file system's clock ticks more slowly
+
+
+@dataclass(slots=True)
+class Item:
+    """One image that was given, and what became of it."""
+
+    source: Source | None  # None: there is nothing behind it, and `error` says why
+    id: Id | None = None
+    path: str | None = None
+    metadata: Metadata | None = None
+    size: int | None = None
+    time: int | None = None
+    hash: bytes | None = None
+    width: int = 0
+    height: int = 0
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        return self.path if self.path is not None else str(self.id)
+
+    def stat(self) -> tuple[int, int] | None:
+        """The file's size and time now; None where there is none."""
+        if self.path is None:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_size, found.st_mtime_ns
+
+    def load(self, least: int | None, known_hash: bytes | None = None) -> Picture | None:
+        """The picture, or None: `error` says why, or `hash` is the one that is known already."""
+        try:
+            if self.path is None:
+                return self._in_memory(known_hash)
+            data = self._read()
+            self.hash = hashlib.sha256(data).digest()
+            if self.hash == known_hash:
+                return None
+            picture = read_picture(data, least)
+        except ImageError as error:
+            self.error = re.sub(r"^the given (\d+ bytes|image): ", "", str(error))
+            return None
+        except OSError as error:
+            self.error = error.strerror or str(error)
+            return None
+        except Exception as error:  # what is given as a picture may do anything
+            self.error = str(error) or type(error).__name__
+            return None
+        self.width, self.height = picture.size
+        return picture
+
+    def _in_memory(self, known_hash: bytes | None) -> Picture | None:
+        image = open_rgb(self.source)
+        total = hashlib.sha256(f"{image.size}".encode())
+        total.update(image.tobytes())
+        self.hash = total.digest()
+        self.width, self.height = image.size
+        return None if self.hash == known_hash else Picture(image, image.size)
+
+    def _read(self) -> bytes:
+        """The file's bytes, all of one state of it."""
+        assert self.path is not None
+        for _ in range(_TRIES):
+            # Not blocking: nobody may ever write to a pipe.
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(file, "rb") as stream:
+                before = os.fstat(file)
+                if not stat.S_ISREG(before.st_mode):
+                    raise ImageError("it is not a file")
+                if before.st_size > _LARGEST:
+                    raise ImageError(f"too large: a file of {before.st_size:,} bytes")
+                began = time.time_ns()
+                data = stream.read()
+            now = os.stat(self.path)
+            same = (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
+            if same and len(data) == before.st_size:
+                # One that was just written may be written again at the same time of its clock:
+                # without a time it is read again the next time.
+                fresh = abs(began - before.st_mtime_ns) < _COARSE
+                self.size, self.time = before.st_size, None if fresh else before.st_mtime_ns
+                return data
+        raise ImageError("it changes while it is read")
+
+
+def given(
+    images: Any,
+    ids: Any = None,
+    metadata: Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata] | None = None,
+    ignored: list[str] | None = None,
+) -> tuple[Iterator[Item], int | None]:
+    """What was given as items, and how many they are where that is known beforehand.
+
+    Names of files in folders that are no images by their names are added to `ignored`.
+    """
+    single = one_image(images)
+    if not single and isinstance(ids, (str, bytes)):
+        raise TypeError("several images need several ids")
+    if isinstance(metadata, (str, bytes)):
+        raise TypeError("metadata are a mapping, one an image, or a function")
+    if single and ids is not None and isinstance(ids, (str, int, np.integer)):
+        ids = [ids]
+    if single and isinstance(metadata, Mapping):
+        metadata = [metadata] if ids is not None else metadata
+    tops: Iterable[Any] = [images] if single else _several(images)
+    known: int | None = None
+    if ids is None and not isinstance(tops, Iterator):
+        found = [list(_expand(top, ignored)) for top in tops]
+        known = sum(map(len, found))
+        flat: Iterator[Item] = (item for part in found for item in part)
+    elif ids is None:
+        flat = (item for top in tops for item in _expand(top, ignored))
+    else:
+        known = len(ids) if hasattr(ids, "__len__") else None
+        if known is not None and isinstance(tops, Sized) and len(tops) != known:
+            raise ValueError(f"{len(tops)} images and {known} ids were given")
+        flat = _with_ids(tops, ids)
+    return (flat if metadata is None else _with_metadata(flat, metadata)), known
+
+
+def one_image(images: Any) -> bool:
+    """Whether it is one image (or file, folder, pattern) rather than several."""
+    if isinstance(images, (str, bytes, os.PathLike, Image.Image)):
+        return True
+    return getattr(images, "ndim", 4) <= 3 and (
+        (isinstance(images, np.ndarray) and images.dtype.kind not in "UO")
+        or hasattr(images, "detach")
+    )
+
+
+def _several(images: Any) -> Iterable[Any]:
+    if isinstance(images, Mapping):
+        raise TypeError("give ids beside the images: add(mapping.values(), ids=mapping.keys())")
+    if not isinstance(images, Iterable):
+        raise TypeError(
+            "images are given as file names, folders, Pillow images, arrays, tensors, or an "
+            f"iterable of them, not as {type(images).__name__}"
+        )
+    return images
+
+
+def check_id(id: Any) -> Id:
+    """As it is stored: text or a 64-bit integer."""
+    if type(id) is str:
+        _check_text(id)
+        return id
+    if isinstance(id, np.integer):
+        id = int(id)
+    if isinstance(id, np.str_):
+        id = str(id)
+    if isinstance(id, os.PathLike):
+        id = os.fspath(id)
+    if isinstance(id, bool) or not isinstance(id, (str, int)):
+        raise TypeError(f"an id is text or an integer, not {type(id).__name__}")
+    if isinstance(id, int) and not -(2**63) <= id < 2**63:
+        raise ValueError(f"an integer id has at most 64 bits: {id}")
+    if isinstance(id, str):
+        _check_text(id)
+    return id
+
+
+def _check_text(text: str) -> None:
+    if text.isascii() and "\0" not in text:
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{text!r} is not valid Unicode: rename it") from None
+    if "\0" in text:
+        raise ValueError(f"{text!r} has a zero character")
+
+
+def _with_ids(tops: Iterable[Any], ids: Iterable[Any]) -> Iterator[Item]:
+    missing = object()
+    remaining = iter(ids)
+    for top in tops:
+        id_ = next(remaining, missing)
+        if id_ is missing:
+            raise ValueError("there are more images than ids")
+        if isinstance(top, (str, os.PathLike)):
+            if os.path.isdir(top):
+                raise ValueError(f"{os.fspath(top)} is a folder: an id is for one image")
+            item = _of_file(top)
+        else:
+            item = Item(top)
+        item.id = check_id(id_)
+        yield item
+    if next(remaining, missing) is not missing:
+        raise ValueError("there are more ids than images")
+
+
+def _with_metadata(items: Iterator[Item], metadata: Any) -> Iterator[Item]:
+    if isinstance(metadata, Mapping):
+        for item in items:
+            item.metadata = metadata
+            yield item
+    elif callable(metadata):
+        for item in items:
+            item.metadata = metadata(item.path if item.path is not None else item.id)
+            yield item
+    else:
+        for item, its in _paired(items, metadata):
+            item.metadata = its
+            yield item
+
+
+def _paired(items: Iterator[Item], metadata: Iterable[Any]) -> Iterator[tuple[Item, Any]]:
+    try:
+        yield from zip(items, metadata, strict=True)
+    except ValueError as error:
+        if "zip()" in str(error):
+            raise ValueError("there must be as many metadata as images") from None
+        raise
+
+
+def _expand(top: Any, ignored: list[str] | None) -> Iterator[Item]:
+    if isinstance(top, (str, os.PathLike)):
+        path = os.fspath(top)
+        if os.path.isdir(path):
+            yield from _walk(path, ignored)
+        elif not os.path.lexists(path) and glob.has_magic(path):
+            found = sorted(glob.glob(path, recursive=True, include_hidden=False))
+            if not found:
+                yield Item(None, path, path, error="no file matches this pattern")
+            for name in found:
+                if os.path.isdir(name):
+                    continue
+                yield from _from_folder(name, ignored)
+        else:
+            yield _of_file(path)
+    elif getattr(top, "ndim", 0) == 4:
+        for part in top:
+            yield Item(part)
+    else:
+        filename = getattr(top, "filename", "") if isinstance(top, Image.Image) else ""
+        item = Item(top)
+        if filename:  # the picture may have been changed since it was read, so it is not read again
+            item.id = os.path.abspath(filename)
+        yield item
+
+
+def _of_file(path: str | os.PathLike[str]) -> Item:
+    full = os.path.abspath(os.fspath(path))
+    try:
+        _check_text(full)
+    except ValueError as error:
+        return Item(None, full, full, error=str(error))
+    return Item(full, full, full)
+
+
+def _from_folder(path: str, ignored: list[str] | None) -> Iterator[Item]:
+    if Path(path).suffix.lower() in _suffixes():
+        yield _of_file(path)
+    elif ignored is not None:
+        ignored.append(os.path.abspath(path))
+
+
+def _walk(root: str, ignored: list[str] | None) -> Iterator[Item]:
+    """Files in a folder and the folders in it, links followed, each folder once."""
+    seen: set[tuple[int, int]] = set()
+    unread: list[OSError] = []
+    for folder, folders, files in os.walk(root, onerror=unread.append, followlinks=True):
+        try:
+            found = os.stat(folder)
+        except OSError as error:
+            unread.append(error)
+            folders.clear()
+            continue
+        if (found.st_dev, found.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((found.st_dev, found.st_ino))
+        folders[:] = sorted(
+            f for f in folders if not f.startswith(".") and not _is_index(os.path.join(folder, f))
+        )
+        for name in sorted(files):
+            if not name.startswith("."):
+                yield from _from_folder(os.path.join(folder, name), ignored)
+    for why in unread:
+        name = os.path.abspath(why.filename or root)
+        yield Item(None, name, name, error=why.strerror or str(why))
+
+
+def _is_index(folder: str) -> bool:
+    return folder.endswith(".mch") and os.path.exists(os.path.join(folder, "index.sqlite"))
+
+
+def _suffixes() -> frozenset[str]:
+    global _known_suffixes
+    if _known_suffixes is None:
+        readable = {s for s, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+        # What Pillow can open without being a picture, or only with programs of others.
+        _known_suffixes = frozenset(
+            readable - {".pdf", ".mpg", ".mpeg", ".h5", ".hdf", ".eps", ".ps"}
+        )
+    return _known_suffixes
+
+
+_known_suffixes: frozenset[str] | None = None

@@ -1,0 +1,228 @@
+"""Whether an index is sound: its store, its snapshot and its model, each by itself and together."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mchindex._core import BucketTable
+from mchindex.catalogue import CONFIG, listed
+from mchindex.errors import NotAnIndexError, SnapshotError, StoreDamagedError, StoreError
+from mchindex.index.facade import MODEL_FOLDER
+from mchindex.storage.records import Row, unpack_codes
+from mchindex.storage.store import FILE, Store
+
+BATCH = 5_000  # images compared with the snapshot at a time
+
+
+@dataclass
+class Verified:
+    """What was found: problems, and what is worth knowing without being one."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    images: int = 0  # sound ones
+    codes: int = 0
+    unreadable: int = 0
+    missing: int = 0  # images whose files are gone
+    snapshot: str | None = None
+    fingerprint: str | None = None
+
+
+def verify(path: str | os.PathLike[str], *, model: bool = True, wait: float = 10.0) -> Verified:
+    """Reads all of an index and changes nothing. `model`: loads the model as well.
+
+    Others may search and add meanwhile: what is checked is the index as of one moment. To get hold
+    of that moment, a writer's turn is waited for, `wait` seconds at most.
+    """
+    folder = Path(path)
+    if not (folder / FILE).exists():
+        raise NotAnIndexError(f"{folder} is not an index")
+    found = Verified()
+    try:
+        store = Store(folder)
+    except StoreDamagedError as error:
+        found.problems.append(str(error))
+        return found
+    try:
+        with ExitStack() as stack:
+            with store.writer(wait):  # else the snapshot might be replaced before it is open
+                stack.enter_context(store.one_state())
+                snapshot = _Snapshot(store, found)
+            found.problems += _integrity(store)
+            facts = _fact(store, "model", found)
+            if facts is not None:
+                _rows(store, facts["bits"], snapshot, found)
+                snapshot.end()
+                _model(folder, facts, model, found)
+            elif not found.problems:
+                found.problems.append(f"{folder} does not say what model it is of")
+    finally:
+        store.close()
+    return found
+
+
+def _integrity(store: Store) -> list[str]:
+    """SQLite's own check, which includes that no id is there twice."""
+    try:
+        return [f"SQLite: {text}" for text in store.problems()]
+    except StoreError as error:
+        return [str(error)]
+
+
+def _fact(store: Store, name: str, found: Verified) -> Any:
+    try:
+        return store.get(name)
+    except StoreError as error:
+        found.problems.append(str(error))
+        return None
+
+
+def _rows(store: Store, bits: int, snapshot: _Snapshot, found: Verified) -> None:
+    """Every record and every code against its checksum, and against the snapshot."""
+    for part in _batches(store.salvage()):
+        sound = [row for row in part if row is not None]
+        found.unreadable += len(part) - len(sound)
+        found.missing += sum(r.path is not None and not os.path.exists(r.path) for r in sound)
+        for row in sound:
+            try:
+                found.codes += len(unpack_codes([row.key], [row.codes], bits)[1])
+                found.images += 1
+            except StoreDamagedError as error:
+                found.problems.append(f"{error}: they are not of {bits} bits")
+        snapshot.compare(sound, bits)
+    try:
+        lost = len(store) - found.images - found.unreadable
+    except StoreError as error:
+        found.problems.append(str(error))
+    else:
+        if lost and not found.unreadable:  # else it is told below, and better
+            found.problems.append(
+                f"the store counts {len(store):,} images and has {found.images:,}"
+            )
+    if found.unreadable:
+        found.problems.append(
+            f"images that cannot be read or are not as they were written: {found.unreadable:,}"
+        )
+    if found.missing:
+        found.notes.append(f"images whose files are gone: {found.missing:,}")
+
+
+def _batches(rows: Iterator[Row | None]) -> Iterator[list[Row | None]]:
+    while part := list(itertools.islice(rows, BATCH)):
+        yield part
+
+
+class _Snapshot:
+    """The table that was saved, against the codes that the store had up to then."""
+
+    def __init__(self, store: Store, found: Verified) -> None:
+        self._found, self._table = found, None
+        assert store.folder is not None
+        facts = _fact(store, "snapshot", found)
+        self._note_strays(store.folder, None if facts is None else facts["file"])
+        if facts is None:
+            return
+        found.snapshot = facts["file"]
+        try:
+            table = BucketTable.load(store.folder / facts["file"], mmap=True)
+        except (SnapshotError, OSError) as error:
+            # The store has it all, so that nothing is lost by it but time.
+            self._problem(f"cannot be used ({error}): opening the index takes longer")
+            return
+        if table.n_codes != facts["codes"]:
+            self._problem(f"has {table.n_codes:,} codes, and not {facts['codes']:,}")
+            return
+        self._table, self._last, self._codes = table, facts["key"], 0
+        try:
+            table.remove(store.removed(facts["gone"]))
+        except StoreError as error:
+            found.problems.append(str(error))
+
+    def _note_strays(self, folder: Path, own: str | None) -> None:
+        """Left by a crash, or of a writer that is about to name it."""
+        strays = [f.name for f in sorted(folder.glob("table-*.snapshot")) if f.name != own]
+        self._found.notes += [f"{name} is not used by the index: delete it" for name in strays]
+
+    def _problem(self, text: str) -> None:
+        self._found.problems.append(f"the snapshot {self._found.snapshot} {text}")
+
+    def compare(self, rows: Sequence[Row], bits: int) -> None:
+        """Every code of these images must be found, at its image and region, and no other."""
+        if self._table is None or self._table.bits != bits:
+            return
+        wanted: dict[tuple[bytes, int], int] = {}
+        for row in rows:
+            if row.key <= self._last:
+                try:
+                    _, entries = unpack_codes([row.key], [row.codes], bits)
+                except StoreDamagedError:
+                    continue
+                for code, region in zip(entries["code"], entries["region"].tolist(), strict=True):
+                    # The table holds equal codes of an image once, under the first region.
+                    place = (code.tobytes(), row.key)
+                    wanted[place] = min(region, wanted.get(place, region))
+        self._codes += len(wanted)
+        if not wanted:
+            return
+        codes = sorted({code for code, _ in wanted})
+        array = np.frombuffer(b"".join(codes), np.uint8).reshape(len(codes), bits // 8)
+        keys = np.array(sorted({key for _, key in wanted}), np.int64)
+        got = self._table.within(array, 0, allowed=keys)
+        which = np.repeat(np.arange(len(codes)), np.diff(got.lims)).tolist()
+        places = zip(which, got.ids.tolist(), strict=True)
+        found = {
+            (codes[i], key): region
+            for (i, key), region in zip(places, got.regions.tolist(), strict=True)
+        }
+        if wrong := len(wanted.items() ^ found.items()):
+            self._problem(f"and the store disagree on {wrong:,} codes")
+            self._table = None  # one such line is enough
+
+    def end(self) -> None:
+        """Codes that the store does not have can only be seen by their number."""
+        if self._table is not None and not self._found.unreadable:
+            more = self._table.n_codes - self._codes
+            if more:
+                self._problem(f"has {more:,} codes that the store has not")
+
+
+def _model(folder: Path, facts: dict[str, Any], load: bool, found: Verified) -> None:
+    """That the model is there and is the one that filled the index."""
+    found.fingerprint = fingerprint = facts["fingerprint"]
+    own = folder / MODEL_FOLDER
+    if fingerprint is None:
+        return  # codes of the user's own
+    if not own.is_dir():
+        known = [m.path for m in listed() if m.config["fingerprint"] == fingerprint]
+        if not known:
+            name = facts["name"] or "of the index"
+            found.problems.append(f"the model {name} ({fingerprint}) is not installed")
+            return
+        own = known[0]
+    try:
+        said = json.loads((own / CONFIG).read_text("utf-8"))["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        found.problems.append(f"the model in {own} cannot be read: {error}")
+        return
+    if said != fingerprint:
+        found.problems.append(f"the model in {own} is another: {said}, not {fingerprint}")
+    elif load:
+        from mchindex.errors import ModelError
+        from mchindex.models import MCHModel
+
+        try:
+            MCHModel.load(own)
+        except ModelError as error:
+            found.problems.append(str(error))
+
+
+__all__ = ["Verified", "verify"]

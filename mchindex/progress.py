@@ -1,0 +1,180 @@
+"""How long work reports its progress, and how that is shown.
+
+Long work calls a `Progress`: a function that takes a `Step`. `Display` is the one that shows steps
+to a person, `silent` the one that ignores them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+PAUSE = 10.0  # seconds between two lines about a stage where there is no terminal
+TITLE = 17  # characters of the longest stage title
+# The figures that are worth a place beside the bar, and their names there.
+FIGURES = {
+    "loss": "loss",
+    "residue": "residue",
+    "quantisation error": "error",
+    "validation_reward": "reward",
+    "kept": "kept",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far one stage of some long work has come."""
+
+    stage: str
+    done: int
+    total: int | None = None  # None: not known yet
+    figures: Mapping[str, float] = field(default_factory=dict)  # a loss, a share of regions kept …
+    unit: str = ""  # what `done` counts, where its speed is worth showing: "images"
+
+
+Progress: TypeAlias = Callable[[Step], None]
+S = TypeVar("S", bound=Step)
+
+
+def silent(step: Step) -> None:
+    """Ignores every step."""
+
+
+def part_of(progress: Progress, part: int, parts: int) -> Progress:
+    """Reports the steps of one of several equal parts as steps of the whole."""
+
+    def step(step: Step) -> None:
+        if step.total is not None:
+            done, total = part * step.total + step.done, parts * step.total
+            progress(replace(step, done=done, total=total))
+
+    return step
+
+
+@contextmanager
+def reporting(progress: bool | Callable[[S], None] | None) -> Iterator[Callable[[S], None]]:
+    """The function to call for a `progress=` argument.
+
+    A function is used as it is. True shows a display, False nothing, and None a display if stderr
+    is a terminal.
+    """
+    if callable(progress):
+        yield progress
+    elif progress or (progress is None and sys.stderr.isatty()):
+        with Display() as display:
+            yield display
+    else:
+        yield silent
+
+
+class Display:
+    """Shows steps on stderr: bars on a terminal, otherwise a line now and then.
+
+    A stage that is reported again after it finished is a new stage.
+    """
+
+    def __init__(self, quiet: bool = False, titles: Mapping[str, str] | None = None) -> None:
+        """`titles` are names for people, by stage."""
+        self._quiet, self._titles = quiet, dict(titles or {})
+        self._bars: Bars | None = None
+        self._task: TaskID | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stage: str | None = None
+        self._began = self._told = time.monotonic()
+        if self._bars is not None:  # a sign of life before the first step
+            self._task = self._bars.add_task(f"{'…':<{TITLE}}", total=None, figures="")
+
+    def __enter__(self) -> Display:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        console = Console(stderr=True, highlight=False)
+        if console.is_terminal and not self._quiet:
+            self._bars = Progress(
+                SpinnerColumn(finished_text="[green]✓[/]"),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                TextColumn("[dim]{task.fields[figures]}[/]"),
+                console=console,
+                speed_estimate_period=600,
+            )
+            self._bars.start()
+            self._begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bars is not None:
+            if self._stage is None and self._task is not None:
+                self._bars.remove_task(self._task)
+            self._bars.stop()
+
+    def __call__(self, step: Step) -> None:
+        if self._quiet:
+            return
+        if self._stage not in (None, step.stage):  # the previous stage ended before its last step
+            self._begin()
+        self._stage = step.stage
+        title = self._titles.get(step.stage, step.stage)
+        figures = [f"{name} {step.figures[k]:.4g}" for k, name in FIGURES.items()
+                   if k in step.figures]  # fmt: skip
+        over = step.total is not None and step.done >= step.total
+        if self._bars is not None and self._task is not None:
+            self._bars.update(
+                self._task,
+                description=f"{title:<{TITLE}}",
+                total=step.total,
+                completed=step.done,
+                figures="  ".join([*self._speed(step), *figures]),
+            )
+        elif over or time.monotonic() - self._told >= PAUSE:
+            self._told = time.monotonic()
+            of = "" if step.total is None else f" of {step.total:,}"
+            took = seconds(self._told - self._began)
+            line = ", ".join([f"{step.done:,}{of} in {took}", *self._speed(step), *figures])
+            print(f"{title}: {line}", file=sys.stderr, flush=True)
+        if over:
+            self._begin()
+
+    def _speed(self, step: Step) -> list[str]:
+        spent = time.monotonic() - self._began
+        return [per_second(step.done / spent, step.unit)] if step.unit and spent else []
+
+
+def per_second(speed: float, unit: str) -> str:
+    """120 images/s, 3.5 images/s."""
+    return f"{speed:,.0f} {unit}/s" if speed >= 10 else f"{speed:.1f} {unit}/s"
+
+
+def seconds(length: float) -> str:
+    """3.2 s, 4 min 10 s, 2 h 5 min."""
+    if length < 60:
+        return f"{length:.1f} s"
+    minutes, rest = divmod(round(length), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,1 @@
+"""What an index keeps on disk: SQLite with checksums, one writer, many readers."""

@@ -1,0 +1,103 @@
+"""A record of an image, as an index keeps it: what it holds, and how it is checked.
+
+Codes and the rest have a checksum each, so that the codes of many images are read without the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mchindex.errors import StoreDamagedError
+
+Id: TypeAlias = str | int
+COLUMNS = "key, id, path, size, time, hash, width, height, metadata, codes, crc"
+
+
+class Row(NamedTuple):
+    """An image as it is stored."""
+
+    id: Id
+    codes: bytes  # packed
+    path: str | None = None
+    size: int | None = None
+    time: int | None = None
+    hash: bytes | None = None
+    width: int | None = None
+    height: int | None = None
+    metadata: str | None = None
+    key: int = -1  # given by the store
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What decides whether an image must be encoded again."""
+
+    key: int
+    size: int | None
+    time: int | None
+    hash: bytes | None
+    metadata: str | None
+
+
+def code_type(bits: int) -> np.dtype[Any]:
+    return np.dtype([("region", "<i2"), ("keep", "<f4"), ("code", "u1", (bits // 8,))])
+
+
+def pack_codes(key: int, entries: bytes) -> bytes:
+    """Entries of `code_type`, then the CRC-32 of the key and them."""
+    return entries + crc32(entries, key & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def unpack_codes(
+    keys: Sequence[int], blobs: Sequence[bytes], bits: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The images' keys, one an entry, and the entries; refuses what is damaged."""
+    kind = code_type(bits)
+    of = np.array(keys, np.int64)
+    sound = [is_sound(key, blob) for key, blob in zip(keys, blobs, strict=True)]
+    if not all(sound):
+        raise StoreDamagedError(f"the codes of image number {keys[sound.index(False)]} are damaged")
+    counts, rest = np.divmod(np.fromiter(map(len, blobs), np.int64, len(blobs)) - 4, kind.itemsize)
+    if rest.any():
+        raise StoreDamagedError(f"the codes of image number {of[rest.argmax()]} are damaged")
+    entries = np.frombuffer(b"".join([b[:-4] for b in blobs]), kind)
+    return np.repeat(of, counts), entries
+
+
+def is_sound(key: int, blob: Any) -> bool:
+    """Whether packed codes, of whatever width, are as they were written."""
+    if type(blob) is not bytes or type(key) is not int or len(blob) < 5:
+        return False
+    return int.from_bytes(blob[-4:], "little") == crc32(blob[:-4], key & 0xFFFFFFFF)
+
+
+_NONE = (None,) * 7
+_NOTHING = repr(_NONE)
+
+
+def row_crc(key: int, id: Id, *rest: Any) -> int:
+    words = _NOTHING if rest == _NONE else repr(rest)  # of images by their codes only, in bulk
+    return crc32(f"{key}|{id!r}|{words}".encode("utf-8", "surrogatepass"))
+
+
+def read_row(values: tuple[Any, ...]) -> Row:
+    key, id_, path, size, time_, hash_, width, height, metadata, codes, crc = values
+    rest = (path, size, time_, hash_, width, height, metadata)
+    if not isinstance(key, int) or crc != row_crc(key, id_, *rest):
+        raise StoreDamagedError(f"the record of image number {key} is damaged")
+    if path == "":
+        path = str(id_)
+    return Row(id_, codes, path, size, time_, hash_, width, height, metadata, key)
+
+
+def row_values(row: Row, key: int) -> tuple[Any, ...]:
+    id_, codes, path, *others, _ = row
+    if path is not None and path == id_:
+        path = ""
+    return (key, id_, path, *others, pack_codes(key, codes), row_crc(key, id_, path, *others))

@@ -1,0 +1,142 @@
+"""What decides how a model comes out, besides the data; checked before any work starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mchindex.models.backbones import BACKBONES, Backbone
+from mchindex.models.deep import DeepHash
+from mchindex.models.extract import MODES, Mode
+from mchindex.models.hashing import check_bits
+from mchindex.models.methods import METHODS
+from mchindex.models.region_codes import check_budget, check_xi
+from mchindex.models.settings import Settings
+from mchindex.regions import check_sigma, read_layout
+from mchindex.training.agent import AgentSettings, agent_settings
+from mchindex.training.backbone import BackboneSettings
+from mchindex.training.crop_labels import CropLabelSettings
+from mchindex.training.features import WithCrops
+from mchindex.training.pseudo_labels import PseudoLabelSettings
+
+Labelling = Literal["images", "crops", "neighbours"]
+
+
+LABELLINGS: dict[str, type[Settings]] = {
+    "images": Settings,
+    "crops": CropLabelSettings,
+    "neighbours": PseudoLabelSettings,
+}
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """All that decides how a model comes out, besides the data."""
+
+    method: str = "dch"
+    bits: int = 64
+    backbone: str = "efficientnet-lite0"
+    size: int | None = None  # pixels a side of the backbone's input; None: its default
+    weights: str | None = None  # a file for the backbone; None: pretrained, or from scratch
+    finetune: bool = False  # train the backbone together with the hash layer
+    regions: Mode | None = None  # None: pooled where the backbone has a feature map, else crops
+    layout: str = "corners"  # which regions; see `read_layout`
+    sigma: float = 0.5
+    xi: float = 0.5
+    crops: int = 8  # random crops a training image
+    crop_sigma: tuple[float, float] | None = None  # their sides, drawn between two; None: sigma
+    seed: int = 0
+    agent: bool = True
+    # What is learnt from: the images' labels, as in the paper; "crops": each crop has those of its
+    # image's labels that it shows (`shown`); "neighbours": no labels at all (`neighbours`).
+    labels: Labelling = "images"
+    labels_settings: dict[str, Any] = field(default_factory=dict)  # of "crops" or "neighbours"
+    codes: float | None = None  # an image on average; sets xi, which is then not looked at
+    settings: dict[str, Any] = field(default_factory=dict)  # of the method
+    agent_settings: dict[str, Any] = field(default_factory=dict)
+    backbone_settings: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Says what is wrong before hours are spent."""
+        if self.method not in METHODS:
+            raise ValueError(f"no method is called {self.method!r}: there are {', '.join(METHODS)}")
+        if self.backbone not in BACKBONES:
+            names = ", ".join(BACKBONES)
+            raise ValueError(f"no backbone is called {self.backbone!r}: there are {names}")
+        if self.regions is not None and self.regions not in MODES:
+            raise ValueError(f"regions come as {' or '.join(MODES)}, not {self.regions!r}")
+        if self.regions == "pooled" and not self._has_map:
+            raise ValueError(f"{self.backbone} has no feature map: use regions='crops'")
+        check_bits(self.bits)
+        read_layout(self.layout, check_sigma(self.sigma))
+        check_xi(self.xi)
+        if self.crops < 1:
+            raise ValueError(f"the agent learns from crops: at least 1 an image, not {self.crops}")
+        if self.finetune and not issubclass(METHODS[self.method], DeepHash):
+            deep = ", ".join(k for k, v in METHODS.items() if issubclass(v, DeepHash))
+            raise ValueError(f"{self.method} trains no network: only {deep} can be fine-tuned")
+        if self.crop_sigma is not None and check_sigma(self.crop_sigma[0]) > check_sigma(
+            self.crop_sigma[1]
+        ):
+            raise ValueError(f"crop_sigma goes from small to large, not {self.crop_sigma}")
+        METHODS[self.method].settings_type().updated(self.settings)
+        self.agent_options()
+        BackboneSettings().updated(self.backbone_settings)
+        self._check_labels()
+        if self.codes is not None:
+            if self.xi != TrainingOptions.xi:
+                raise ValueError("a number of codes an image sets xi: give one of them")
+            if not self.agent:
+                raise ValueError(
+                    "a number of codes an image is for an agent to reach: there is none"
+                )
+            check_budget(self.codes, read_layout(self.layout, self.sigma))
+
+    def _check_labels(self) -> None:
+        if self.labels not in LABELLINGS:
+            raise ValueError(f"labels are {', '.join(LABELLINGS)}, not {self.labels!r}")
+        LABELLINGS[self.labels]().updated(self.labels_settings)
+        if self.labels == "images":
+            return
+        own = METHODS[self.method].settings_type().updated(self.settings)
+        if self.labels == "crops" and not getattr(own, "crop_share", 0):
+            raise ValueError(
+                f"{self.method} learns nothing from crops here: labels for them change nothing"
+                + (" (set its crop_share)" if hasattr(own, "crop_share") else "")
+            )
+        what = "labels for crops" if self.labels == "crops" else "training without labels"
+        if self.finetune:
+            raise ValueError(f"{what} needs features that stay as they are: it cannot finetune")
+        if self.labels == "neighbours" and self.from_scratch:
+            raise ValueError(
+                f"training without labels needs a backbone that has learnt before: {self.backbone} "
+                "starts from nothing, give its weights or choose a pretrained one"
+            )
+
+    @property
+    def _has_map(self) -> bool:
+        return BACKBONES[self.backbone].feature_map is not Backbone.feature_map
+
+    @property
+    def mode(self) -> Mode:
+        """How a region's features come about."""
+        return self.regions or ("pooled" if self._has_map else "crops")
+
+    def views(self) -> WithCrops:
+        """What is seen of each training image: crops of the sizes that the layout has."""
+        if self.crop_sigma is not None:
+            return WithCrops(self.crops, self.crop_sigma)
+        boxes = read_layout(self.layout, self.sigma).array()[1:]
+        sides = boxes[:, 2] - boxes[:, 0]
+        low, high = round(float(sides.min()), 6), round(float(sides.max()), 6)
+        return WithCrops(self.crops, low if low == high else (low, high))
+
+    def agent_options(self) -> AgentSettings:
+        guessed = self.labels == "neighbours"
+        return agent_settings(self.method, self.agent_settings, self.from_scratch, guessed)
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether the backbone starts from nothing: there are no weights for it."""
+        own = BACKBONES[self.backbone].load_pretrained is not Backbone.load_pretrained
+        return self.weights is None and not own

@@ -1,0 +1,618 @@
+"""The index on the command line: exit codes, what goes where, and what is said when it fails."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers.pictures import write
+from helpers.script import run_script
+from helpers.small_model import photo, small_model, write_photos
+from mchindex import MCHIndex
+from mchindex.cli import options as options_file
+from mchindex.cli import run
+from mchindex.cli.add import Notes
+from mchindex.cli.options import scalar
+from mchindex.cli.search import conditions, read_box
+from mchindex.progress import Display
+
+COMMANDS = ("add", "search", "remove", "info", "models", "verify", "export", "import")
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, twelve photos and an index of them."""
+    root = tmp_path_factory.mktemp("made")
+    small_model().save(root / "model")
+    write_photos(root / "photos", 12)
+    with MCHIndex.open(root / "photos.mch", root / "model") as index:
+        index.add(root / "photos", metadata=lambda path: {"year": 2020 + int(path[-5]) % 3})
+    return root
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, as the current folder; the index names the photos by their first places."""
+    home = Path(shutil.copytree(made, tmp_path / "home"))
+    monkeypatch.chdir(home)
+    monkeypatch.delenv("MCH_INDEX", raising=False)
+    monkeypatch.setenv("MCH_MODELS", str(tmp_path / "no models"))
+    return home
+
+
+@pytest.fixture
+def empty(home: Path) -> Path:
+    """The same without an index."""
+    shutil.rmtree(home / "photos.mch")
+    return home
+
+
+def lines(capsys: Capture, *arguments: str, code: int = 0) -> list[Any]:
+    """What a command prints as JSON, a line an object."""
+    capsys.readouterr()
+    assert run(arguments) == code
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def said(capsys: Capture, *arguments: str, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert run(arguments) == code
+    out, error = capsys.readouterr()
+    return out, error
+
+
+def refusal(capsys: Capture, *arguments: str) -> str:
+    out, error = said(capsys, *arguments, code=2)
+    assert out == ""
+    assert error.startswith("mch: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def metadata(index: Path) -> dict[str, Any]:
+    with MCHIndex.open(index) as opened:
+        return {os.path.basename(str(image.id)): image.metadata for image in opened.images()}
+
+
+# Help
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help(name: str, capsys: Capture) -> None:
+    out, _ = said(capsys, name, "--help")
+    assert f"Usage: mch {name}" in out
+    assert "Examples:" in out
+
+
+def test_main_help_tells_of_completion(capsys: Capture) -> None:
+    out, _ = said(capsys, "--help")
+    assert "mch --install-completion" in out
+    assert all(f" {name} " in out for name in COMMANDS)
+
+
+def test_help_and_models_are_light(tmp_path: Path) -> None:
+    script = (
+        "import sys; from mchindex.cli import run; "
+        f"codes = [run([name, '--help']) for name in {COMMANDS}]; "
+        "heavy = {'torch', 'numpy', 'PIL'} & set(sys.modules); "
+        "codes.append(run(['models'])); heavy |= {'torch'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else any(codes))"
+    )
+    run_script(script, folder=tmp_path)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, home: Path) -> None:
+    env = os.environ | {
+        "PYTHONPATH": str(Path(options_file.__file__).resolve().parents[2]),
+        "_MCH_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "mch se",
+        "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "mch se",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "mchindex.cli"], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "search" in done.stdout
+    assert "remove" not in done.stdout
+
+
+def test_show_completion(home: Path) -> None:
+    # Else it is for the shell that the tests run in, which may be one without completion.
+    env = os.environ | {
+        "PYTHONPATH": str(Path(options_file.__file__).resolve().parents[2]),
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+    }
+    command = [sys.executable, "-m", "mchindex.cli", "--show-completion", "bash"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("-F _mch_completion mch")
+
+
+# Adding
+
+
+def test_add(empty: Path, capsys: Capture) -> None:
+    write(empty / "photos" / "notes.txt", "no image")
+    (facts,) = lines(capsys, "add", "photos", "--model", "model", "--json")
+    took = facts.pop("seconds"), facts.pop("images_per_second")
+    assert min(took) > 0
+    assert facts == {
+        "index": "photos.mch", "images": 12, "added": 12, "replaced": 0, "skipped": 0, "failed": 0,
+        "ignored": 1, "pruned": 0, "failures": [],
+    }  # fmt: skip
+    photo(50).save(empty / "photos" / "003.png")
+    write_photos(empty / "photos", 1, first=20)
+    out, error = said(capsys, "add", "photos/*.png")
+    assert error == ""
+    assert "1 added, 1 replaced, 11 unchanged in " in out
+    assert "photos.mch: 13 images" in out
+
+
+def test_failed_images_are_named(empty: Path, capsys: Capture) -> None:
+    for i in range(25):
+        write(empty / "photos" / f"[bad] {i:02d}.jpg", "no image")
+    arguments = ("add", "photos", "missing.jpg", "--model", "model")
+    out, _ = said(capsys, *arguments, code=1)
+    assert "12 added" in out
+    assert "26 failed" in out
+    assert f"{empty}/photos/[bad] 19.jpg: not an image of a known format" in out
+    assert "[bad] 20.jpg" not in out
+    assert "… 6 more" in out
+    out, _ = said(capsys, *arguments, "--verbose", code=1)
+    assert f"{empty}/missing.jpg: No such file or directory" in out
+    assert "more" not in out
+    (facts,) = lines(capsys, *arguments, "--json", code=1)
+    assert facts["failed"] == len(facts["failures"]) == 26
+    assert facts["failures"][-1] == {
+        "name": f"{empty}/missing.jpg",
+        "reason": "No such file or directory",
+    }
+
+
+def test_the_index_of_the_environment(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("MCH_INDEX", str(empty / "elsewhere.mch"))
+    assert run(["add", "photos", "--model", "model", "-q"]) == 0
+    assert not (empty / "photos.mch").exists()
+    (facts,) = lines(capsys, "info", "--json")
+    assert (facts["images"], facts["path"]) == (12, str(empty / "elsewhere.mch"))
+
+
+def test_metadata(empty: Path, capsys: Capture) -> None:
+    write(
+        empty / "photos" / "notes.csv",
+        '\ufefffile,title,year\n000.png,"a, b",1999\n'
+        f"{empty}/photos/001.png,,2001\nsub/../002.png,x,\nabsent.png,,\n",
+    )
+    arguments = ["add", "photos", "--model", "model", "-q", "--metadata", "year=2024"]
+    arguments += ["--metadata", "album=a=b", "--metadata-file", "photos/notes.csv"]
+    _, error = said(capsys, *arguments)
+    assert error == "mch: warning: lines of photos/notes.csv of no image given here: 1\n"
+    found = metadata(empty / "photos.mch")
+    assert found["000.png"] == {"year": "1999", "album": "a=b", "title": "a, b"}
+    assert found["001.png"] == {"year": "2001", "album": "a=b"}
+    assert found["002.png"] == {"year": 2024, "album": "a=b", "title": "x"}
+    assert found["003.png"] == {"year": 2024, "album": "a=b"}
+    # JSON has types of its own; where nothing is said, what is stored stays.
+    write(empty / "m.jsonl", '{"file": "photos/000.png", "tags": ["a", 1]}\n\n')
+    assert run(["add", "photos", "-q", "--metadata-file", "m.jsonl"]) == 0
+    photo(60).save(empty / "photos" / "003.png")
+    (facts,) = lines(capsys, "add", "photos", "--json")
+    assert facts["replaced"] == 1
+    again = metadata(empty / "photos.mch")
+    assert again == found | {"000.png": {"tags": ["a", 1]}}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("m.csv", "name,x\na,b\n", "m.csv:1: its header has no column file"),
+        ("m.csv", "", "m.csv:1: its header has no column file"),
+        ("m.csv", "file,x\na.png,b,c\n", "m.csv:2: more cells"),
+        ("m.csv", "file,x\n,b\n", "m.csv:2: it does not say of which file"),
+        ("m.csv", "file\na.png\n./a.png\n", "m.csv:3: ./a.png came before"),
+        ("m.csv", 'file\n"a.png\n', "m.csv:"),
+        ("m.jsonl", '{"file": "a"}\n{\n', "m.jsonl:2: "),
+        ("m.jsonl", "[]\n", "m.jsonl:1: a line is an object"),
+        ("m.jsonl", '{"file": 3}\n', "m.jsonl:1: it does not say of which file"),
+        ("m.txt", "", "it must be .csv or .jsonl"),
+    ],
+)
+def test_metadata_files_that_are_wrong(
+    empty: Path, capsys: Capture, name: str, content: str, words: str
+) -> None:
+    write(empty / name, content)
+    error = refusal(capsys, "add", "photos", "--model", "model", "--metadata-file", name)
+    assert words in error
+    assert not (empty / "photos.mch").exists()
+
+
+def test_notes_say_nothing_of_other_images(tmp_path: Path) -> None:
+    assert not Notes([], None)
+    assert Notes([], None)("a.png") is None
+    notes = Notes(["a=1"], write(tmp_path / "m.csv", "file,b\nx.png,2\n"))
+    assert notes("other") == {"a": 1}
+    assert notes.unused() == 1
+    assert notes(str(tmp_path / "x.png")) == {"a": 1, "b": "2"}
+    assert notes.unused() == 0
+
+
+def test_prune(empty: Path, capsys: Capture) -> None:
+    write_photos(empty / "others", 2)
+    assert run(["add", "photos", "others", "--model", "model", "-q"]) == 0
+    for file in (empty / "photos" / "001.png", empty / "others" / "001.png"):
+        file.unlink()
+    (facts,) = lines(capsys, "add", "photos", "--json")
+    assert (facts["images"], facts["pruned"]) == (14, 0)
+    (facts,) = lines(capsys, "add", "photos", "--prune", "--json")
+    assert (facts["images"], facts["pruned"]) == (13, 1)
+    assert "--prune needs a folder" in refusal(capsys, "add", "photos/002.png", "--prune")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("nothing.jpg", "nothing.jpg: No such file"),
+        ("nothing/*.jpg", "nothing/*.jpg: no file matches this pattern"),
+        ("photos --model nonsense", "there is no model nonsense"),
+        ("photos --model photos", "there is no model photos"),
+        ("photos --metadata album", "expected key=value"),
+        ("photos --metadata =x", "expected key=value"),
+        ("photos --metadata-file nothing.csv", "nothing.csv: No such file"),
+        ("photos --batch 0", "batch"),
+        ("photos --wait -1", "wait"),
+        ("photos --model model --device nonsense", "device 'nonsense' cannot be used"),
+        ("", "PATH..."),
+    ],
+)
+def test_add_refuses(empty: Path, capsys: Capture, arguments: str, words: str) -> None:
+    assert words in refusal(capsys, "add", *arguments.split())
+
+
+def test_another_model_is_refused(home: Path, capsys: Capture) -> None:
+    small_model(3).save(home / "other")
+    error = refusal(capsys, "add", "photos", "--model", "other")
+    assert "was filled by" in error
+    assert run(["add", "photos/003.png", "--model", "model", "-q"]) == 0
+
+
+def test_what_is_no_index(home: Path, capsys: Capture) -> None:
+    assert "holds other files" in refusal(capsys, "add", "photos", "-i", "photos", "--model=model")
+    for command in (["search", "photos/001.png"], ["remove", "x"], ["info"], ["verify"]):
+        assert "there is no index none.mch" in refusal(capsys, *command, "-i", "none.mch")
+    assert "there is no index none.mch" in refusal(capsys, "export", "x", "-i", "none.mch")
+    assert not (home / "none.mch").exists()
+
+
+def test_one_writer_at_a_time(home: Path, capsys: Capture) -> None:
+    with MCHIndex.open(home / "photos.mch") as index, index._store.writer():
+        id = str(next(iter(index)))
+        for command in (["add", "photos"], ["remove", id]):
+            assert "is writing to it" in refusal(capsys, *command, "--wait", "0.1")
+
+
+def test_ctrl_c_and_on(empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    write_photos(empty / "photos", 200, first=100)
+    arguments = ["add", "photos", "--model", "model", "--batch", "1"]
+    with monkeypatch.context() as patch:
+        press = lambda display, step: signal.raise_signal(signal.SIGINT)  # noqa: E731
+        patch.setattr(Display, "__call__", press)
+        out, error = said(capsys, *arguments, code=130)
+    with MCHIndex.open("photos.mch") as index:
+        before = len(index)
+    assert 0 < before < 212
+    assert out == ""
+    assert error == (
+        f"mch: interrupted: photos.mch holds {before} images; the same command goes on from there\n"
+    )
+    (facts,) = lines(capsys, *arguments, "--json")
+    assert (facts["skipped"], facts["added"]) == (before, 212 - before)
+
+
+# Searching
+
+
+def test_search(home: Path, capsys: Capture) -> None:
+    (answer,) = lines(capsys, "search", "photos/004.png", "-k", "3", "--json")
+    assert answer["query"] == "photos/004.png"
+    with MCHIndex.open(home / "photos.mch") as index:
+        hits = index.search("photos/004.png", 3)
+        want = [
+            {
+                "id": h.id, "distance": h.distance, "region": h.region, "box": list(h.box or ()),
+                "path": h.path, "metadata": dict(h.metadata),
+            }
+            for h in hits
+        ]  # fmt: skip
+        assert answer["hits"] == want
+        assert (answer["buckets"], answer["radius"]) == (hits.buckets, hits.radius)
+        assert answer["exact"] is True
+    out, error = said(capsys, "search", "photos/004.png", "photos/005.png", "-k", "2")
+    assert error == ""
+    assert out.count("/photos/004.png") == out.count("/photos/005.png") >= 1
+    assert out.count("visited, up to radius") == 2
+    assert "distance" in out
+
+
+def test_more_like_this(home: Path, capsys: Capture) -> None:
+    with MCHIndex.open("photos.mch") as index:
+        own = next(index.images())
+        index.add_codes([7, 8], np.repeat(own.codes[:1], 2, axis=0))
+    (answer,) = lines(capsys, "search", "--id", str(own.id), "--json")
+    assert own.id not in [hit["id"] for hit in answer["hits"]]
+    (answer,) = lines(capsys, "search", "--id", "7", "--json", "-k", "30")
+    ids = [hit["id"] for hit in answer["hits"]]
+    assert (answer["query"], 8 in ids, 7 in ids) == (7, True, False)
+    out, _ = said(capsys, "search", "--id", "7", "-k", "20")
+    assert "image" in out
+    region = own.regions[-1]
+    (answer,) = lines(capsys, "search", "--id", str(own.id), "--region", region, "--json")
+    assert answer["hits"]
+    assert "has no code for 'nowhere'" in refusal(
+        capsys, "search", "--id", str(own.id), "--region", "nowhere"
+    )
+    assert "there is no image 99" in refusal(capsys, "search", "--id", "99")
+
+
+def test_a_region_of_the_query(home: Path, capsys: Capture) -> None:
+    """A picture that hides a photo in its corner finds it by that corner."""
+    paper = Image.new("RGB", (200, 100), "white")
+    paper.paste(Image.open("photos/004.png"), (100, 20))
+    paper.save("paper.png")
+    (answer,) = lines(
+        capsys, "search", "paper.png", "--region", "100,20,160,60", "--json", "--max-radius", "0"
+    )
+    assert any(hit["id"].endswith("004.png") for hit in answer["hits"])
+    outside = refusal(capsys, "search", "paper.png", "--region", "0,0,300,300")
+    assert "does not lie within" in outside
+
+
+@pytest.mark.parametrize("text", ["1,2,3", "a,b,c,d", "0,0,nan,1", "", "1,2,3,4,5"])
+def test_boxes_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="expected x0,y0,x1,y1"):
+        read_box(text)
+
+
+def test_filters(home: Path, capsys: Capture) -> None:
+    def years(*filters: str, code: int = 0) -> set[Any]:
+        options = [part for f in filters for part in ("--filter", f)]
+        arguments = ["search", "photos/004.png", "-k", "50", "--json", *options]
+        (answer,) = lines(capsys, *arguments, code=code)
+        return {hit["metadata"]["year"] for hit in answer["hits"]}
+
+    assert years("year=2021") == {2021}
+    assert years("year=2021", "year=2020") == {2020, 2021}
+    assert years("year=1066", code=1) == set()
+    assert years("year=2021", "album=x", code=1) == set()
+    with MCHIndex.open("photos.mch") as index:
+        index.set_metadata(next(iter(index)), {"year": "2021"})
+    assert years("year=2021") == {2021, "2021"}
+    assert years('year="2021"') == {"2021"}
+
+
+def test_conditions() -> None:
+    assert conditions([]) is None
+    found = conditions(["a=1", "a=x", "b=true", "c=", "d=1=2"])
+    assert found == {"a": [1, "1", "x"], "b": [True, "true"], "c": [""], "d": ["1=2"]}
+    with pytest.raises(ValueError, match="--filter a: expected key=value"):
+        conditions(["a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1), ("-2.5", -2.5), ("true", True), ("null", None), ('"1"', "1"), ("007", "007"),
+        ("NaN", "NaN"), ("Infinity", "Infinity"), ("1e999", "1e999"), ("[1]", "[1]"), ("", ""),
+        ("9223372036854775808", "9223372036854775808"), ("a b", "a b"), ("{}", "{}"),
+    ],
+)  # fmt: skip
+def test_scalars(text: str, value: Any) -> None:
+    assert scalar(text) == value
+    assert type(scalar(text)) is type(value)
+
+
+def test_nothing_found(home: Path, capsys: Capture) -> None:
+    out, error = said(capsys, "search", "photos/004.png", "--filter", "x=y", code=1)
+    assert (out, error) == ("nothing found\n", "")
+    with MCHIndex.open("none.mch", "model"):
+        pass
+    out, error = said(capsys, "search", "photos/004.png", "-i", "none.mch", code=1)
+    assert error == "mch: none.mch is empty\n"
+
+
+def test_limits(home: Path, capsys: Capture) -> None:
+    (answer,) = lines(capsys, "search", "photos/004.png", "--max-radius", "1", "--json", "-k", "50")
+    assert {hit["distance"] for hit in answer["hits"]} <= {0, 1}
+    (answer,) = lines(capsys, "search", "photos/004.png", "--max-buckets=1", "--json", "-k", "50")
+    assert (answer["buckets"], answer["exact"]) == (1, False)
+    out, _ = said(capsys, "search", "photos/004.png", "--max-buckets", "1", "-k", "50")
+    assert "cut short by --max-buckets" in out
+
+
+def test_a_picture_of_the_hits(home: Path, capsys: Capture) -> None:
+    query = ["search", "photos/004.png", "photos/005.png", "-k", "6", "--columns", "3"]
+    assert run([*query, "--out", "deep/grid.png"]) == 0
+    with Image.open("deep/grid.png") as grid:
+        assert grid.format == "PNG"
+        assert grid.width > 800
+        assert grid.height > 800
+    with MCHIndex.open("photos.mch") as index:
+        id = str(next(iter(index)))
+    assert run(["search", "--id", id, "--region", "whole", "--out", "grid.jpg"]) == 0
+    with Image.open("grid.jpg") as grid:
+        assert grid.format == "JPEG"
+    assert "written as .png" in refusal(capsys, "search", "x.png", "--out", "grid.txt")
+
+
+def test_open(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    _, error = said(capsys, "search", "photos/004.png", "--open")
+    assert error.startswith("mch: there is no desktop to show it on: the picture is ")
+    with Image.open(error.rsplit(" ", 1)[1].strip()) as grid:
+        assert grid.format == "PNG"
+    viewer = home / "bin" / "xdg-open"
+    write(viewer, f'#!/bin/sh\necho "$1" > {home}/seen\n').chmod(0o755)
+    monkeypatch.setenv("PATH", f"{viewer.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("DISPLAY", ":9")
+    _, error = said(capsys, "search", "photos/004.png", "--open", "--out", "grid.png")
+    assert error == ""
+    assert (home / "seen").read_text().strip() == str(home / "grid.png")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("", "give images to look for, or --id"),
+        ("photos/001.png --id 3", "give images to look for, or --id"),
+        ("nothing.png", "nothing.png: No such file"),
+        ("model/config.json", "not an image"),
+        ("photos/001.png -k 0", "-k"),
+        ("photos/001.png --region 1,2", "--region 1,2: expected"),
+        ("photos/001.png --filter x", "--filter x: expected key=value"),
+        ("photos/001.png --max-radius -1", "max-radius"),
+        ("photos/001.png --device nonsense", "device 'nonsense'"),
+    ],
+)
+def test_search_refuses(home: Path, capsys: Capture, arguments: str, words: str) -> None:
+    assert words in refusal(capsys, "search", *arguments.split())
+
+
+# Upkeep
+
+
+def test_remove(home: Path, capsys: Capture) -> None:
+    with MCHIndex.open("photos.mch") as index:
+        first, second, *_ = map(str, index)
+        ids: list[str | int] = [7, "8", -9]
+        index.add_codes(ids, np.zeros((3, 2), np.uint8))
+    out, error = said(capsys, "remove", first, "7", "8", "nothing")
+    assert out == "3 images removed, 12 left\n"
+    assert error == "mch: there is no image nothing in photos.mch\n"
+    assert run(["remove", "--", "-9"]) == 0
+    os.chdir(Path(second).parent)  # a relative path will do
+    assert run(["remove", Path(second).name, "-i", str(home / "photos.mch"), "-q"]) == 0
+    out, _ = said(capsys, "remove", first, "-i", str(home / "photos.mch"), code=1)
+    assert out == "0 images removed, 10 left\n"
+
+
+def test_info(home: Path, capsys: Capture) -> None:
+    (facts,) = lines(capsys, "info", "--json")
+    assert (facts["images"], facts["bits"], facts["regions"][0]) == (12, 16, "whole")
+    out, _ = said(capsys, "info")
+    for word in (f"{facts['codes']} of 16 bits", facts["fingerprint"], "top-left", "on disk"):
+        assert word in out
+
+
+def test_models(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = {"figures": {"base": {"map": 0.1, "r0": 0.1}, "mch": {"map": 0.5, "r0": 0.25}}}
+    config = json.loads((home / "model" / "config.json").read_text())
+    own, deep = home / "own" / "mine", home / "deep" / "other"
+    for folder in (own, deep):
+        write(folder / "config.json", json.dumps(config | {"about": about, "policy": None}))
+    write(home / "deep" / "strange" / "config.json", '{"method": 3}')
+    monkeypatch.setenv("MCH_MODELS", str(home / "own"))
+    (found,) = lines(capsys, "models", "deep", ".", "--json")
+    models = {m["name"]: m for m in found if not m["ships"]}
+    assert set(models) == {"mine", "model", "deep/other"}
+    assert (models["mine"]["map"], models["mine"]["r0"]) == (0.5, 0.25)
+    assert (models["model"]["map"], models["model"]["policy"]) == (None, True)
+    assert models["model"]["backbone"] == "small"
+    out, _ = said(capsys, "models", "deep")
+    for word in ("mine", "MCH-LSH", " LSH ", "0.500", "0.250", "small at 32 px", "deep/other"):
+        assert word in out
+    assert "is not a folder" in refusal(capsys, "models", "nowhere")
+
+
+def test_verify(home: Path, capsys: Capture) -> None:
+    out, error = said(capsys, "verify")
+    assert (out[:16], error) == ("sound: 12 images", "")
+    write_photos(home / "more", 1, first=30)
+    assert run(["add", "more", "-q"]) == 0
+    shutil.rmtree(home / "more")
+    out, _ = said(capsys, "verify")
+    assert "note: images whose files are gone: 1" in out
+    shutil.rmtree("photos.mch/model")
+    out, _ = said(capsys, "verify", code=1)
+    assert out.startswith("problem: the model ")
+    (facts,) = lines(capsys, "verify", "--json", code=1)
+    assert (facts["images"], len(facts["problems"])) == (13, 1)
+
+
+def test_export_and_import(home: Path, capsys: Capture) -> None:
+    out, error = said(capsys, "export", "out.jsonl.gz")
+    assert (out, error) == ("12 images written to out.jsonl.gz\n", "")
+    assert "--overwrite" in refusal(capsys, "export", "out.jsonl.gz")
+    assert run(["export", "out.jsonl.gz", "--overwrite", "-q"]) == 0
+    out, _ = said(capsys, "import", "out.jsonl.gz", "-i", "new.mch", "--model", "model")
+    assert out == "12 images added in new.mch\n"
+    out, _ = said(capsys, "import", "out.jsonl.gz", "-i", "new.mch")
+    assert out == "0 images added, 12 replaced in new.mch\n"
+    assert run(["verify", "-i", "new.mch"]) == 0
+    assert "nothing.jsonl: No such file" in refusal(capsys, "import", "nothing.jsonl")
+    data = Path("out.jsonl.gz").read_bytes()
+    Path("cut.gz").write_bytes(data[:-50])
+    assert "cut.gz is cut short" in refusal(capsys, "import", "cut.gz", "-i", "cut.mch")
+    assert not Path("cut.mch").exists()
+    out, error = said(capsys, "import", "cut.gz", "-i", "new.mch", "--partial", code=1)
+    assert "replaced" in out
+    assert error == "mch: cut.gz is cut short or damaged: there may have been more in it\n"
+
+
+def test_standard_streams(
+    home: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capsysbinary.readouterr()
+    assert run(["export", "-"]) == 0
+    out, error = capsysbinary.readouterr()
+    assert error == b""
+    assert json.loads(out.splitlines()[-1]) == {"end": 12}
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(out)))
+    assert run(["import", "-", "-i", "new.mch", "--model", "model"]) == 0
+    capsysbinary.readouterr()
+    assert run(["export", "-", "-i", "new.mch"]) == 0
+    assert capsysbinary.readouterr().out.splitlines()[1:] == out.splitlines()[1:]
+
+
+def test_a_damaged_index_is_rescued(home: Path, capsys: Capture) -> None:
+    import sqlite3
+
+    db = sqlite3.connect("photos.mch/index.sqlite", isolation_level=None)
+    db.execute("UPDATE images SET codes = zeroblob(20) WHERE key = 5")
+    db.execute("UPDATE meta SET value = '{}' WHERE name = 'model'")
+    db.close()
+    assert "is damaged" in refusal(capsys, "info")
+    out, error = said(capsys, "export", "rescued.jsonl", code=1)
+    assert out == "11 images written to rescued.jsonl\n"
+    assert error == "mch: photos.mch is damaged: 1 image could not be read\n"
+    assert run(["import", "rescued.jsonl", "-i", "new.mch", "--model", "model", "-q"]) == 0
+    (facts,) = lines(capsys, "add", "photos", "-i", "new.mch", "--json")
+    assert facts["images"] >= 12
+    assert run(["verify"]) == 1
+    Path("photos.mch/index.sqlite").write_bytes(b"nonsense" * 1000)
+    assert "is damaged" in refusal(capsys, "export", "x.jsonl")
+    assert not Path("x.jsonl").exists()
+    assert run(["verify"]) == 1

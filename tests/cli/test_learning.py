@@ -1,0 +1,568 @@
+"""The command line as its users meet it: exit codes, what goes where, and going on after a stop."""
+
+import inspect
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.pictures import write, write_pictures
+from helpers.script import run_script
+from mchindex.cli import run
+from mchindex.cli import train as train_file
+from mchindex.datasets import load_split, open_dataset
+from mchindex.datasets.scenes import SceneSource
+from mchindex.models.backbones import BACKBONES
+from mchindex.models.methods import METHODS
+from mchindex.progress import Display, Step
+from mchindex.training import TrainingOptions, checkpoints
+from mchindex.training.agent import PAPER
+
+WEIGHTS = "model.safetensors"
+# A model in seconds. One thread, as the number of threads is part of what weights depend on.
+TINY = shlex.split(
+    "--data scenes:240 --backbone small --bits 32 --crops 3 --seed 3 --engine torch --threads 1 "
+    "--set backbone.epochs=2 --set epochs=3 --set agent.steps=150 --set agent.width=32"
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that nothing has interrupted."""
+    out = tmp_path_factory.mktemp("trained") / "model"
+    assert run(["train", *TINY, "--out", str(out), "--no-eval", "--quiet"]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def base_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("base") / "model"
+    assert run(["train", *_without(TINY, "agent."), "--out", str(out), "-q", "--no-agent"]) == 0
+    return out
+
+
+def _without(arguments: tuple[str, ...] | list[str], prefix: str) -> list[str]:
+    """Without the settings of that prefix."""
+    drop = {i for i, a in enumerate(arguments) if a.startswith(prefix)}
+    return [a for i, a in enumerate(arguments) if i not in drop and i + 1 not in drop]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "mchindex.cli", *arguments]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(Path(train_file.__file__).resolve().parents[2])}
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line with which a command is refused."""
+    capsys.readouterr()
+    assert run(arguments) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("mch: ")
+    assert error.count("\n") == 1
+    return error
+
+
+class Watch:
+    """Every report of progress, and Ctrl-C at one of them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, stop: tuple[str, int] | None = None) -> None:
+        self.seen: list[tuple[str, int]] = []
+        before = Display.__call__
+
+        def call(display: Display, step: Step) -> None:
+            self.seen.append((step.stage, step.done))
+            before(display, step)
+            if (step.stage, step.done) == stop:
+                raise KeyboardInterrupt
+
+        patch.setattr(Display, "__call__", call)
+
+
+# Help
+
+
+def test_help_is_light(tmp_path: Path) -> None:
+    script = (
+        "import sys; from mchindex.cli import run; code = run(['train', '--help']); "
+        "heavy = {'torch', 'numpy', 'PIL', 'matplotlib'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    run_script(script, folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", [(), ("train",), ("eval",), ("methods",)])
+def test_help(name: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Usage: " + " ".join(["mch", *name]) in text
+    assert "Examples:" in text
+
+
+def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    assert "Commands" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from mchindex import __version__
+
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"mchindex {__version__}\n"
+
+
+def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["methods"]) == 0
+    text = capsys.readouterr().out
+    for method in METHODS.values():
+        assert method.name in text
+        assert all(f"{name}=" in text for name in method.settings_type.names())
+    assert "agent.…" in text
+    assert run(["methods", "itq"]) == 0
+    assert "anchors" not in capsys.readouterr().out
+    assert "dch" in refusal(capsys, "methods", "nonsense")
+
+
+def test_the_defaults_are_the_librarys() -> None:
+    given = inspect.signature(train_file.train).parameters
+    for field in fields(TrainingOptions):
+        if field.name in given and field.name != "method":  # which depends on --unsupervised
+            assert given[field.name].default == getattr(TrainingOptions(), field.name), field.name
+    assert TrainingOptions().method == train_file.METHOD
+    assert tuple(METHODS) == train_file.METHODS
+    assert tuple(BACKBONES) == train_file.BACKBONES
+
+
+# Training
+
+
+def test_train(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The same options once more: the same weights, and all that a training leaves and says."""
+    out = tmp_path / "again"
+    capsys.readouterr()
+    assert run(["train", *TINY, "--out", str(out)]) == 0
+    text, progress = capsys.readouterr()
+    assert (out / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
+    left = {"config.json", WEIGHTS, "training.json", "split.json"}
+    left |= {"learning-curve.svg", "learning-curve.png"}
+    assert {file.name for file in out.iterdir()} == left
+    data = open_dataset("scenes:240", seed=3)
+    split = load_split(data, out / "split.json").splits
+    assert all((split[name] == data.splits[name]).all() for name in split)
+    for word in ("base", "MCH", "mAP", "R@H=0", "P@H=0", "own bucket", "ANHC", "skipped"):
+        assert word in text
+    for word in ("24 queries against 216 images", str(out), "backbone ", "agent ", "svg"):
+        assert word in text
+    # Not a terminal: a line for each stage.
+    stages = [line.split(":")[0] for line in progress.splitlines()]
+    assert stages == [
+        "backbone", "features", "base dch", "rewards", "agent",
+        "query features", "database features", "evaluation",
+    ]  # fmt: skip
+
+
+def test_settings_reach_the_training(tmp_path: Path) -> None:
+    options = train_file.training_options(
+        ["lr=0.5", "hidden=0", "agent.estimator=reinforce", "backbone.epochs=7"], False
+    )
+    assert options.settings == {"lr": 0.5, "hidden": 0}
+    assert options.agent_settings == {"estimator": "reinforce"}
+    assert options.backbone_settings == {"epochs": 7}
+
+
+def test_paper_agent() -> None:
+    options = train_file.training_options([], True, method="hashnet")
+    assert options.agent_options() == PAPER
+    options = train_file.training_options(["agent.steps=7"], True)
+    assert options.agent_options() == PAPER.updated({"steps": 7})
+
+
+def test_without_matplotlib_there_is_a_hint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(train_file, "can_plot", lambda: False)
+    out = tmp_path / "model"
+    fast = ["--method", "lsh", "--quiet", "--no-eval", "--no-cache"]
+    assert run(["train", *_without(TINY, "epochs"), *fast, "--out", str(out)]) == 0
+    text, progress = capsys.readouterr()
+    assert progress == ""
+    assert "mchindex[plot]" in text
+    assert not list(out.glob("learning-curve.*"))
+
+
+def test_data_that_cannot_be_measured_do_not_fail_a_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "photos"
+    names = [f"{i}.jpg" for i in range(8)]
+    write_pictures(root / "images", names)
+    rows = [f"{name},{'query' if i > 5 else 'train'},{'ab'[i % 2]}" for i, name in enumerate(names)]
+    write(root / "labels.csv", "\n".join(["file,split,labels", *rows]))
+    for name in names[6:]:
+        (root / "images" / name).write_bytes(b"not an image")
+    out = tmp_path / "model"
+    data = ["--data", str(root), "--method", "lsh", "--bits", "8", "--no-agent"]
+    small = ["--backbone", "small", "--set", "backbone.epochs=1", "--engine", "torch"]
+    assert run(["train", *data, *small, "--out", str(out), "-q"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "not measured: none of the query images of photos can be read" in text
+
+
+# Interruptions
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints at every step, not every 20 seconds."""
+    monkeypatch.setattr(checkpoints, "EVERY", 0.0)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    ("stop", "gone"),
+    [
+        (("backbone", 1), ("backbone", 1)),
+        (("features", 97), ("backbone", 2)),
+        (("dch", 2), ("dch", 1)),
+        (("rewards", 97), ("dch", 3)),
+        (("agent", 100), ("agent", 100)),
+    ],
+)
+def test_resume_gives_the_same_weights(
+    model: Path,
+    stop: tuple[str, int],
+    gone: tuple[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "model"
+    arguments = ["train", *TINY, "--out", str(out), "--no-eval"]
+    with monkeypatch.context() as patch:
+        Watch(patch, stop)
+        capsys.readouterr()
+        assert run(arguments) == 130
+    assert capsys.readouterr().err.splitlines()[-1].startswith("mch: interrupted: ")
+    assert "--resume" in refusal(capsys, *arguments)
+    assert "other options" in refusal(capsys, *arguments, "--resume", "--set", "lr=0.5")
+    assert "interrupted training" in refusal(capsys, "eval", str(out), "--data", "scenes:240")
+    watch = Watch(monkeypatch)
+    assert run([*arguments, "--resume"]) == 0
+    assert gone not in watch.seen  # it went on, and did not start anew
+    assert ("agent", 150) in watch.seen
+    assert (out / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
+    assert not (out / "checkpoint").exists()
+    curves = [
+        json.loads((folder / "training.json").read_text())["curve"] for folder in (out, model)
+    ]
+    assert curves[0] == curves[1]
+
+
+def test_a_killed_training_goes_on(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "model"
+    arguments = ["train", *TINY, "--out", str(out), "--no-eval"]
+    script = (
+        "import sys; from mchindex.training.run import Stage; "
+        "Stage.__init__.__defaults__ = (0.0,); "
+        "from mchindex.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        cwd=tmp_path,  # in the sources' folder it would import those, which are not compiled
+        env=environment(),
+        stderr=subprocess.PIPE,
+    ) as process:
+        until = time.monotonic() + 60
+        while not list(out.glob("checkpoint/*.pt")) and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    assert process.returncode == -signal.SIGKILL
+    assert not (out / WEIGHTS).exists()
+    assert "--resume" in refusal(capsys, *arguments)
+    assert run([*arguments, "--resume"]) == 0
+    assert (out / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
+
+
+def test_interrupted_evaluation_leaves_the_model(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "model"
+    Watch(monkeypatch, ("query features", 24))
+    assert run(["train", *TINY, "--out", str(out)]) == 130
+    assert "the model is saved" in capsys.readouterr().err
+    assert (out / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
+    assert run(["eval", str(out), "--data", "scenes:240"]) == 130
+
+
+def test_overwrite(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "model"
+    fast = ["--method", "lsh", "--no-agent", "--no-eval", "-q"]
+    arguments = ["train", *_without(_without(TINY, "agent."), "epochs"), *fast, "--out", str(out)]
+    assert run(arguments) == 0
+    first = (out / WEIGHTS).read_bytes()
+    assert "--overwrite" in refusal(capsys, *arguments)
+    assert "--overwrite" in refusal(capsys, *arguments, "--resume")
+    assert run([*arguments, "--overwrite", "--seed", "4"]) == 0
+    assert (out / WEIGHTS).read_bytes() != first
+
+
+# Evaluation
+
+FIGURES = {"map", "map_tie_aware", "p0", "p0_nonempty", "r0", "empty", "anhc", "f1_buckets"}
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run(["eval", *arguments, "--json", "--quiet"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_eval_prints_one_json_object(model: Path) -> None:
+    """In a process of its own, with the engine that is chosen there: stdout is nothing but it."""
+    done = subprocess.run(
+        command("eval", str(model), "--data", "scenes:240", "--json"),
+        cwd=model,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    found = json.loads(done.stdout)
+    assert list(found)[-4:] == ["base", "mch", "random_keep", "keep_all"]
+    for way in ("base", "mch", "random_keep", "keep_all"):
+        assert set(found[way]) >= FIGURES
+        assert [point[0] for point in found[way]["f1_buckets"]][:4] == [1, 2, 5, 10]
+        assert all(len(point) == 2 for point in found[way]["f1_buckets"])
+    expected = {"model": str(model), "data": "scenes:240", "queries": 24, "images": 216}
+    expected |= {"skipped": {}, "sigma": 0.5, "xi": 0.5, "seed": 3, "trained_queries": 0}
+    assert {key: found[key] for key in expected} == expected
+    assert found["base"]["anhc"] == 1
+    assert found["random_keep"]["anhc"] == pytest.approx(found["mch"]["anhc"], abs=0.02)
+    stages = [line.split(":")[0] for line in done.stderr.splitlines()]
+    assert stages == ["query features", "database features", "evaluation"]
+
+
+def test_eval_is_the_librarys(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mchindex.models import MCHModel
+    from mchindex.training import encode_dataset, measure
+
+    found = as_json(capsys, str(model), "--data", "scenes:240", "--engine", "torch", "--radius=2")
+    loaded = MCHModel.load(model, engine="torch")
+    coded = encode_dataset(loaded, open_dataset("scenes:240", seed=3))
+    for way, result in measure(coded, 0.5, seed=3, radius=2).items():
+        assert found[way] == result.to_json()
+
+
+def test_sigma_and_xi_can_be_others(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (str(model), "--data", "scenes:240", "--engine", "torch")
+    whole = as_json(capsys, *arguments, "--sigma", "1")
+    assert whole["sigma"] == 1
+    assert whole["mch"]["anhc"] == whole["keep_all"]["anhc"] == 1
+    assert whole["mch"]["map"] == whole["base"]["map"]
+    every = as_json(capsys, *arguments, "--xi", "0")
+    assert every["mch"] == every["keep_all"]
+    few, many = (as_json(capsys, *arguments, "--xi", xi)["mch"]["anhc"] for xi in ("0.8", "0.2"))
+    assert 1 <= few <= many <= every["mch"]["anhc"]
+
+
+def test_eval_table(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot = tmp_path / "deeper" / "curves.svg"
+    arguments = [str(model), "--data", "scenes:240", "--per-class", "--plot", str(plot), "--quiet"]
+    assert run(["eval", *arguments, "--engine", "torch"]) == 0
+    text, progress = capsys.readouterr()
+    assert progress == ""
+    for word in (
+        "base",
+        "MCH",
+        "random keeping",
+        "all regions",
+        "F1 after 1,000 buckets",
+        "spiral",
+    ):
+        assert word in text
+    assert "24 queries against 216 images" in text
+    assert plot.read_text().count("MCH-DCH") >= 1
+
+
+def test_eval_on_other_classes(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pictures and classes that the model has never met, one of them cut in the middle."""
+    root = tmp_path / "photos"
+    names = [f"{i}.jpg" for i in range(12)]
+    write_pictures(root / "images", names)
+    splits = ["query"] * 3 + ["database"] * 9
+    rows = [
+        f"{n},{s},{'cat' if i % 2 else '[dog]'}"
+        for i, (n, s) in enumerate(zip(names, splits, strict=True))
+    ]
+    write(root / "labels.csv", "\n".join(["file,split,labels", *rows]))
+    cut = root / "images" / names[5]
+    cut.write_bytes(cut.read_bytes()[:200])
+    found = as_json(capsys, str(model), "--data", str(root), "--engine", "torch")
+    assert (found["queries"], found["images"], found["skipped"]) == (3, 8, {"unreadable": 1})
+    assert set(found["mch"]["per_class"]) == {"cat", "[dog]"}
+    assert run(["eval", str(model), "--data", str(root), "--engine", "torch", "--per-class"]) == 0
+    text = capsys.readouterr().out
+    assert "[dog]" in text
+    assert "1 unreadable" in text
+
+
+def test_queries_that_were_trained_on_are_told(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """scenes:100 are the first of scenes:240: the same pictures, split otherwise."""
+    capsys.readouterr()
+    assert run(["eval", str(model), "--data", "scenes:100", "-q", "--json", "--engine=torch"]) == 0
+    out, error = capsys.readouterr()
+    found = json.loads(out)
+    trained = open_dataset("scenes:240", seed=3)
+    queries = open_dataset("scenes:100", seed=3).splits["query"]
+    assert found["trained_queries"] == len(np.intersect1d(trained.splits["train"], queries)) > 0
+    assert error.startswith("mch: warning: the model was trained on ")
+    other = as_json(capsys, str(model), "--data", "scenes:100", "--seed", "4", "--engine=torch")
+    assert other["trained_queries"] == 0
+
+
+def test_eval_with_a_saved_split(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ("--data", "scenes:240?queries=5&train=0", "--engine", "torch")
+    assert as_json(capsys, str(model), *data)["queries"] == 5
+    found = as_json(capsys, str(model), *data, "--split", str(model / "split.json"))
+    assert (found["queries"], found["trained_queries"]) == (24, 0)
+
+
+def test_a_model_without_a_policy(base_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = as_json(capsys, str(base_only), "--data", "scenes:240", "--engine", "torch")
+    assert list(found)[-2:] == ["base", "keep_all"]
+    assert found["keep_all"]["anhc"] > 1
+    assert run(["eval", str(base_only), "--data", "scenes:240", "-q", "--engine", "torch"]) == 0
+    assert "--no-agent" in capsys.readouterr().out
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--method nonsense", "no method is called 'nonsense': there are lsh, "),
+        ("--backbone nonsense", "no backbone is called 'nonsense': there are "),
+        ("--bits 63", "multiple of 8"),
+        ("--sigma 2", "sigma"),
+        ("--xi 2", "xi"),
+        ("--crops 0", "at least 1"),
+        ("--device nonsense", "device 'nonsense' cannot be used"),
+        ("--engine nonsense", "'nonsense'"),
+        ("--data nonsense", "coco:DIR"),
+        ("--data scenes:many", "whole number"),
+        ("--data scenes:240?colour=red", "its options: queries, train, size"),
+        ("--set lr", "expected name=value"),
+        ("--set rl=1", "dch has no setting 'rl': there are epochs, "),
+        ("--set steps=1", "did you mean agent.steps?"),
+        ("--set agent.rl=1", "the agent has no setting 'rl': there are estimator, "),
+        ("--set backbone.rl=1", "the backbone has no setting 'rl': there are epochs, "),
+        ("--set nonsense.lr=1", "'nonsense' has no settings"),
+        ("--set lr=fast", "lr=fast"),
+        ("--set agent.estimator=guess", "exact, reinforce"),
+        ("--set agent.steps=0", "at least 1, not 0"),
+        ("--no-agent --paper-agent", "--no-agent"),
+        ("--resume --overwrite", "give one of them"),
+        ("--cache x --no-cache", "give one of them"),
+        ("--split nonsense.json", "nonsense.json is missing"),
+        ("--weights nonsense.pth", "nonsense.pth: No such file"),
+        ("--backbone alexnet --regions pooled", "crops"),
+        ("--method itq --finetune", "can be fine-tuned"),
+        ("--nonsense", "(see mch train --help)"),
+        ("--threads 0", "threads"),
+    ],
+)
+def test_train_refuses(
+    arguments: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = ["--data", "scenes:40", "--backbone", "small", "--out", str(tmp_path / "model")]
+    assert said in refusal(capsys, "train", *plain, *arguments.split())
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--data nonsense", "coco:DIR"),
+        ("--device nonsense", "device 'nonsense' cannot be used"),
+        ("--sigma 0", "sigma is"),
+        ("--xi 2", "xi is a probability"),
+        ("--radius 33", "beyond the 32 bits"),
+        ("--plot curves.pdf", ".svg or .png"),
+        ("--seed -1", "seed"),
+        ("--split nonsense.json", "nonsense.json is missing"),
+    ],
+)
+def test_eval_refuses(
+    model: Path, arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refusal(capsys, "eval", str(model), "--data", "scenes:40", *arguments.split())
+
+
+def test_eval_refuses_what_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ("--data", "scenes:40")
+    assert "is not a model" in refusal(capsys, "eval", str(tmp_path), *data)
+    assert "is not a model" in refusal(capsys, "eval", str(tmp_path / "gone"), *data)
+    (tmp_path / "config.json").write_text("{")
+    assert "damaged" in refusal(capsys, "eval", str(tmp_path), *data)
+
+
+def test_refused_in_a_process_of_its_own(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("eval", str(tmp_path), "--data", "nonsense", "--json"),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_out_may_not_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "file", "")
+    assert str(file) in refusal(capsys, "train", *TINY, "--out", str(file))
+
+
+def test_what_was_not_foreseen_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(SceneSource, "__init__", fail)
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        run(["train", *TINY, "--out", "nowhere"])
+
+
+def test_a_traceback_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCH_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="nonsense"):
+        run(["methods", "nonsense"])

@@ -1,0 +1,26 @@
+"""Threads that write and read at the same time."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+
+def run(writers: list[Callable[[], None]], readers: list[Callable[[], None]]) -> None:
+    """Run every writer once and every reader until the writers are done; raise what they raise."""
+    done = Event()
+
+    def repeat(reader: Callable[[], None]) -> None:
+        reader()
+        while not done.is_set():
+            reader()
+
+    with ThreadPoolExecutor(len(writers) + len(readers)) as pool:
+        reading = [pool.submit(repeat, reader) for reader in readers]
+        writing = [pool.submit(writer) for writer in writers]
+        try:
+            for future in writing:
+                future.result()
+        finally:
+            done.set()
+        for future in reading:
+            future.result()

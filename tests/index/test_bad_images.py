@@ -1,0 +1,370 @@
+"""Folders as they are: a file is decoded rightly or reported by name, and the rest is indexed."""
+
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import mchindex.index.inputs
+from helpers.indexes import assert_as_fresh, drawn, painted, tiny_model
+from helpers.pictures import encoded
+from mchindex import Added, MCHIndex
+from mchindex.images import open_rgb, read_picture
+from mchindex.regions import in_pixels
+from test_images import STORED
+
+GOOD = encoded(painted(0), "PNG")
+
+
+@pytest.fixture
+def index() -> Iterator[MCHIndex]:
+    with MCHIndex(tiny_model()) as made:
+        yield made
+
+
+def reasons(added: Added) -> dict[str, str]:
+    return {os.path.basename(failure.name): failure.reason for failure in added.failed}
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of a few bytes that says it has side x side pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    data = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def bad_files() -> dict[str, bytes]:
+    large = encoded(painted(0).resize((200, 150)), "JPEG")
+    return {
+        "empty.jpg": b"",
+        "one byte.png": b"\x89",
+        "text.png": b"only words",
+        "html.jpg": b"<html><body>404 Not Found</body></html>",
+        "zeros.gif": bytes(5000),
+        "cut.jpg": large[: len(large) // 2],
+        "cut.png": encoded(painted(0).resize((200, 150)), "PNG")[:300],
+        "cut.webp": encoded(painted(0).resize((200, 150)), "WEBP")[:80],
+        "cut.tif": encoded(painted(0).resize((200, 150)), "TIFF")[:1000],
+        "cut.gif": encoded(painted(0).resize((200, 150)), "GIF")[:900],
+        "bomb.png": bomb(60_000),
+        "half a bomb.png": bomb(10_000),  # Pillow itself would only warn
+        "float.tif": encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"),
+        "pickle.png": b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07builtins\x94.",
+        "sqlite.bmp": b"SQLite format 3\0" + bytes(1000),
+    }
+
+
+def good_files() -> dict[str, tuple[bytes, tuple[int, int]]]:
+    """Odd but sound ones, with the width and height that they have upright."""
+    colours = Image.new("P", (9, 5))
+    colours.putpalette([10, 20, 30, 200, 0, 0])
+    frames = [Image.new("RGB", (11, 4), colour) for colour in ("red", "lime", "blue")]
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    noise = np.random.default_rng(0)
+    return {
+        "1x1.png": (encoded(Image.new("RGB", (1, 1)), "PNG"), (1, 1)),
+        "long.png": (encoded(Image.new("RGB", (30_000, 20)), "PNG"), (30_000, 20)),
+        "high.jpg": (encoded(Image.new("RGB", (3, 9000)), "JPEG"), (3, 9000)),
+        "cmyk.jpg": (encoded(Image.new("CMYK", (8, 7), (0, 255, 255, 0)), "JPEG"), (8, 7)),
+        "16 bits.png": (
+            encoded(Image.fromarray(noise.integers(0, 65536, (7, 9), np.uint16)), "PNG"), (9, 7),
+        ),
+        "bits.png": (encoded(Image.new("1", (10, 6), 1), "PNG"), (10, 6)),
+        "grey and alpha.png": (encoded(Image.new("LA", (4, 3)), "PNG"), (4, 3)),
+        "palette.png": (encoded(colours, "PNG", transparency=1), (9, 5)),
+        "palette.gif": (encoded(colours, "GIF", transparency=0), (9, 5)),
+        "animated.gif": (
+            encoded(frames[0], "GIF", save_all=True, append_images=frames[1:]), (11, 4),
+        ),
+        "animated.webp": (
+            encoded(frames[0], "WEBP", save_all=True, append_images=frames[1:]), (11, 4),
+        ),
+        "turned.jpg": (encoded(painted(0).resize((40, 20)), "JPEG", exif=turned), (20, 40)),
+        "turned and large.jpg": (
+            encoded(painted(0).resize((1600, 1200)), "JPEG", exif=turned), (1200, 1600),
+        ),
+        "WRONG.JPG": (GOOD, (8, 6)),  # a PNG by its content
+        "no colour.tiff": (encoded(Image.new("L", (3, 3), 9), "TIFF"), (3, 3)),
+    }  # fmt: skip
+
+
+def test_a_folder_of_everything(index: MCHIndex, tmp_path: Path) -> None:
+    good, bad = good_files(), bad_files()
+    for name, data in (bad | {name: data for name, (data, _) in good.items()}).items():
+        (tmp_path / name).write_bytes(data)
+    added = index.add(tmp_path)
+    assert sorted(os.path.basename(str(i)) for i in added) == sorted(good)
+    assert set(reasons(added)) == set(bad)
+    assert all(reason and str(tmp_path) not in reason for reason in reasons(added).values())
+    assert "too large" in reasons(added)["bomb.png"]
+    assert "too large" in reasons(added)["half a bomb.png"]
+    assert "empty" in reasons(added)["empty.jpg"]
+    for name, (data, size) in good.items():
+        stored = index[str(tmp_path / name)]
+        assert stored.size == size, name
+        assert stored.boxes[0] == (0, 0, *size), name
+        layout = tiny_model().layout
+        for region, box in zip(stored.regions, stored.boxes, strict=True):
+            assert box == in_pixels(layout.boxes[layout.names.index(region)], *size)
+        if max(size) < 1000:  # a large JPEG may have been decoded at a part of its size
+            want = tiny_model().encode([open_rgb(data)])
+            np.testing.assert_array_equal(stored.codes, want.codes)
+    assert_as_fresh(index)
+    # What failed is tried again, and only that.
+    again = index.add(tmp_path)
+    assert set(again.skipped) == set(added)
+    assert reasons(again) == reasons(added)
+
+
+@pytest.mark.parametrize("orientation", STORED)
+def test_turned_pictures_are_found_by_their_upright_regions(
+    index: MCHIndex, orientation: int, tmp_path: Path
+) -> None:
+    """The codes, the size and the boxes are those of the picture as it is looked at."""
+    upright = np.asarray(painted(5).resize((32, 16), Image.Resampling.NEAREST))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](upright)))
+    path = tmp_path / "turned.png"
+    path.write_bytes(encoded(stored, "PNG", exif=exif))
+    index.add([path, upright], ["turned", "upright"])
+    a, b = index["turned"], index["upright"]
+    assert (a.size, a.regions, a.boxes) == (b.size, b.regions, b.boxes)
+    np.testing.assert_array_equal(a.codes, b.codes)
+    assert a.size == (32, 16)
+    # A part of the query is a part of it upright, too.
+    box = (16, 0, 32, 8)
+    assert index.search(path, 2).distances == [0, 0]
+    for query in (path, upright):
+        hits = index.search(query, 2, region=box)
+        code = tiny_model().encode_query([upright[0:8, 16:32]])[0]
+        assert hits.distances == [h.distance for h in index.search_codes(code, 2)]
+
+
+# Names.
+
+
+def test_names_of_every_kind(index: MCHIndex, tmp_path: Path) -> None:
+    names = ["with space.png", "ä 図 🖼.png", "new\nline.png", "'quo\"te`$(x).png", "-rf.png"]
+    names += ["a" * 240 + ".png", "x.PNG", "two..dots.png", "[a-z]*?.png", "\t.png", "~.png"]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(encoded(painted(number), "PNG"))
+    added = index.add(tmp_path)
+    assert sorted(added) == sorted(str(tmp_path / name) for name in names)
+    for number, name in enumerate(names):
+        found = index.search(drawn(number), 1)[0]
+        assert found.id == found.path == str(tmp_path / name)
+    paths = [str(tmp_path / name) for name in names]
+    assert index.add(paths).skipped == paths
+
+
+def test_names_that_are_no_text(index: MCHIndex, tmp_path: Path) -> None:
+    raw = os.path.join(os.fsencode(tmp_path), b"caf\xe9.png")
+    try:
+        with open(raw, "wb") as file:
+            file.write(GOOD)
+    except OSError:
+        pytest.skip("this file system has names of text only")
+    (tmp_path / "fine.png").write_bytes(GOOD)
+    for given in (tmp_path, [os.fsdecode(raw), tmp_path / "fine.png"]):
+        added = index.add(given)
+        assert list(added) == [str(tmp_path / "fine.png")]
+        assert [os.fsencode(failure.name) for failure in added.failed] == [raw]
+        assert "Unicode" in added.failed[0].reason
+        assert "caf" in str(added.failed[0]).encode().decode()  # it can be printed
+    failed = index.add(["a\0b.png", tmp_path / "fine.png"]).failed
+    assert "zero" in failed[0].reason
+
+
+# Things in a folder that are no files.
+
+
+def test_pipes_sockets_devices_and_links(index: MCHIndex, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "good.png").write_bytes(GOOD)
+    os.mkfifo(root / "pipe.png")
+    (root / "zero.png").symlink_to("/dev/zero")
+    (root / "loop.png").symlink_to(root / "loop.png")
+    (root / "dangling.png").symlink_to(root / "nowhere.png")
+    (root / "folder.png").mkdir()
+    (root / "folder.png" / "inside.png").write_bytes(encoded(painted(1), "PNG"))
+    (root / "link.png").symlink_to(root / "good.png")
+    (root / "folder.png" / "up").symlink_to(root, target_is_directory=True)
+    (root / "self").symlink_to(root / "self")
+    expected = {"pipe.png", "zero.png", "loop.png", "dangling.png"}
+    with socket.socket(socket.AF_UNIX) as server:
+        place = os.getcwd()
+        os.chdir(root)  # a socket's name is short
+        try:
+            server.bind("socket.png")
+        finally:
+            os.chdir(place)
+        added = index.add(root)
+    assert set(reasons(added)) == expected | {"socket.png"}
+    assert reasons(added)["pipe.png"] == reasons(added)["zero.png"] == "it is not a file"
+    names = [os.path.relpath(str(i), root) for i in added]
+    assert sorted(names) == ["folder.png/inside.png", "good.png", "link.png"]
+
+
+def test_linked_folders_are_walked_once(index: MCHIndex, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.png").write_bytes(GOOD)
+    (tmp_path / "b").symlink_to(tmp_path / "a", target_is_directory=True)
+    (tmp_path / "a" / "back").symlink_to(tmp_path, target_is_directory=True)
+    assert index.add(tmp_path) == [str(tmp_path / "a" / "x.png")]
+    assert index.add(tmp_path / "b" / "back" / "b").added == [
+        str(tmp_path / "b" / "back" / "b" / "x.png")
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_files_and_folders_that_may_not_be_read(index: MCHIndex, tmp_path: Path) -> None:
+    (tmp_path / "good.png").write_bytes(GOOD)
+    (tmp_path / "secret.png").write_bytes(GOOD)
+    (tmp_path / "secret.png").chmod(0)
+    (tmp_path / "locked").mkdir(0)
+    try:
+        added = index.add(tmp_path)
+    finally:
+        (tmp_path / "locked").chmod(0o700)
+    assert reasons(added) == {"secret.png": "Permission denied", "locked": "Permission denied"}
+    assert len(added) == 1
+
+
+def test_a_folder_that_cannot_be_listed_is_reported(
+    index: MCHIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "good.png").write_bytes(GOOD)
+    (tmp_path / "locked").mkdir()
+    list_folder = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if os.path.basename(path) == "locked":
+            raise PermissionError(13, "Permission denied", path)
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    added = index.add(tmp_path)
+    assert reasons(added) == {"locked": "Permission denied"}
+    assert len(added) == 1
+
+
+def test_indexes_in_a_folder_are_not_walked(index: MCHIndex, tmp_path: Path) -> None:
+    (tmp_path / "good.png").write_bytes(GOOD)
+    MCHIndex.open(tmp_path / "photos.mch", bits=8).close()
+    (tmp_path / "photos.mch" / "x.png").write_bytes(GOOD)
+    added = index.add(tmp_path)
+    assert (list(added), added.ignored) == ([str(tmp_path / "good.png")], [])
+
+
+# Files that do not stay as they are.
+
+
+def test_a_file_that_goes_between_listing_and_reading(index: MCHIndex, tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.png").write_bytes(GOOD)
+
+    def goes(path: str) -> dict[str, Any]:
+        if path.endswith("b.png"):
+            os.unlink(path)
+        return {}
+
+    added = index.add(tmp_path, metadata=goes)
+    assert reasons(added) == {"b.png": "No such file or directory"}
+    assert len(added) == 2
+    # One that is known and has gone stays until it is pruned.
+    index.add(tmp_path)
+    os.unlink(tmp_path / "a.png")
+    assert reasons(index.add([tmp_path / "a.png"])) == {"a.png": "No such file or directory"}
+    assert len(index) == 2
+
+
+def test_a_file_that_changes_while_it_is_read(
+    index: MCHIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(GOOD)
+    look = os.fstat
+    writes = 0
+
+    def changing(times: int) -> Any:
+        def fstat(file: int) -> os.stat_result:
+            nonlocal writes
+            found = look(file)
+            if os.path.samestat(found, os.stat(path)) and writes < times:
+                writes += 1
+                path.write_bytes(encoded(painted(writes), "PNG") + bytes(writes))
+            return found
+
+        return fstat
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", changing(2))
+        index.add(path)
+    np.testing.assert_array_equal(index[str(path)].codes, tiny_model().encode([drawn(2)]).codes)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", changing(10**6))
+        assert reasons(index.add(path)) == {"a.png": "it changes while it is read"}
+
+
+def test_a_file_larger_than_any_picture(
+    index: MCHIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(tmp_path / "hole.png", "wb") as file:
+        file.truncate(1 << 40)  # takes no space, and reading it would take all memory
+    (tmp_path / "good.png").write_bytes(GOOD)
+    added = index.add(tmp_path)
+    assert "too large" in reasons(added)["hole.png"]
+    assert len(added) == 1
+
+
+def test_what_pillow_may_raise(
+    index: MCHIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a decoder does, it is one image's failure."""
+    for name in ("a.png", "b.png", "c.png"):
+        (tmp_path / name).write_bytes(GOOD)
+    read = read_picture
+
+    def breaks(error: BaseException) -> Any:
+        turns = iter([0, 1])
+        return lambda *a: read(*a) if next(turns, None) is None else (_ for _ in ()).throw(error)
+
+    for error in (MemoryError(), RecursionError("deep"), struct.error("x"), SystemError("y")):
+        index.remove(list(index))
+        with monkeypatch.context() as patch:
+            patch.setattr(mchindex.index.inputs, "read_picture", breaks(error))
+            added = index.add(tmp_path)
+        assert (len(added), len(added.failed)) == (1, 2)
+        assert added.failed[0].reason
+
+
+def test_every_changed_byte_of_a_file_is_one_images_affair(index: MCHIndex) -> None:
+    rng = np.random.default_rng(0)
+    files = []
+    for kind in ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"):
+        data = np.frombuffer(encoded(painted(1), kind), np.uint8)
+        for at in rng.integers(0, len(data), 15):
+            spoilt = data.copy()
+            spoilt[at] ^= rng.integers(1, 256, dtype=np.uint8)
+            files.append(spoilt.tobytes())
+    added = index.add(files)
+    assert len(added) + len(added.failed) == len(files)
+    assert len(added.failed) > 5
+    assert len(added) > 5
+    assert_as_fresh(index)

@@ -1,0 +1,505 @@
+"""Out of one index and into another: nothing changes, and nothing wrong gets in."""
+
+import gzip
+import io
+import itertools
+import json
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.indexes import codes_for
+from helpers.small_model import photo, small_model, write_photos
+from mchindex import MCHIndex
+from mchindex.errors import ExportError, ModelMismatchError, NotAnIndexError, StoreDamagedError
+from mchindex.index.export import Reader, created, export_index, import_index
+from mchindex.models import MCHModel
+from mchindex.storage.records import Row, code_type
+from mchindex.storage.store import Store
+
+BITS = 24
+
+
+def export(folder: Path) -> bytes:
+    stream = io.BytesIO()
+    export_index(folder, stream)
+    return stream.getvalue()
+
+
+def rows_of(folder: Path) -> list[Row]:
+    """All that is stored, but for the keys, which an index gives."""
+    store = Store(folder)
+    rows = list(store.each())
+    store.close()
+    return [
+        Row(r.id, r.codes[:-4], r.path, r.size, r.time, r.hash, r.width, r.height, r.metadata)
+        for r in rows
+    ]
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Codes of one's own: several an image, one with equal codes, ids of both kinds."""
+    folder = tmp_path_factory.mktemp("once") / "filled.mch"
+    names: list[Any] = [seed if seed % 2 else f"näme {seed}" for seed in range(40)]
+    codes = [codes_for(seed, bits=BITS) for seed in range(40)]
+    ids = [name for name, its in zip(names, codes, strict=True) for _ in its] + ["twin", "twin"]
+    regions = [3 * i for its in codes for i in range(len(its))] + [4, 2]
+    notes = [*({"seed": seed, "ä": None} for seed in range(40)), None]
+    with MCHIndex.open(folder, bits=BITS) as index:
+        every = np.concatenate([*codes, codes[1][:1], codes[1][:1]])
+        index.add_codes(ids, every, regions, metadata=notes)
+        index.remove(3)
+    return folder
+
+
+@pytest.fixture
+def filled(once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(once, tmp_path / once.name))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "model"
+    small_model().save(folder)
+    return folder
+
+
+# There and back
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
+def test_round_trip(filled: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    with created(file) as stream:
+        done = export_index(filled, stream)
+    assert (done.images, done.lost) == (40, 0)
+    assert (file.read_bytes()[:2] == b"\x1f\x8b") == name.endswith("gz")
+    back = import_index(file, tmp_path / "back.mch")
+    assert (back.added, back.replaced, back.refused, back.cut) == (40, 0, [], False)
+    assert rows_of(tmp_path / "back.mch") == rows_of(filled)
+    assert export(tmp_path / "back.mch") == export(filled)
+    assert os.listdir(tmp_path).count(name) == 1
+    assert not [f for f in os.listdir(tmp_path) if f.startswith(".")]
+
+
+def test_images_with_a_model(tmp_path: Path, model: Path) -> None:
+    """Times and hashes come along, so that nothing is encoded again."""
+    photos = write_photos(tmp_path / "photos", 9)
+    with MCHIndex.open(tmp_path / "a.mch", model) as index:
+        index.add(photos[:8], metadata={"album": "x"})
+        index.add(photo(99), ids=["in memory"])
+        want = index.search(photo(3), 5)[:]
+    (tmp_path / "out.jsonl").write_bytes(export(tmp_path / "a.mch"))
+    import_index(tmp_path / "out.jsonl", tmp_path / "b.mch", model=model)
+    assert rows_of(tmp_path / "b.mch") == rows_of(tmp_path / "a.mch")
+    with MCHIndex.open(tmp_path / "b.mch") as index:
+        assert index.search(photo(3), 5)[:] == want
+        again = index.add(tmp_path / "photos")
+        assert (len(again.skipped), again.added) == (8, [str(photos[8])])
+    # Once more, into an index that has them: all are replaced by what they were.
+    back = import_index(tmp_path / "out.jsonl", tmp_path / "b.mch")
+    assert (back.added, back.replaced) == (0, 9)
+
+
+signs = st.characters(exclude_categories=["Cs"])
+text = st.text(signs, max_size=6)
+numbers = st.integers(-(2**63), 2**63 - 1)
+values = (
+    st.none() | st.booleans() | numbers | st.floats(allow_nan=False, allow_infinity=False) | text
+)
+metadata = st.dictionaries(
+    text, st.recursive(values, lambda s: st.lists(s, max_size=3)), max_size=3
+)
+entries = st.lists(
+    st.tuples(st.integers(0, 255), st.floats(0, 1, width=32), st.binary(min_size=3, max_size=3)),
+    min_size=1,
+    max_size=4,
+)
+records = st.builds(
+    Row,
+    id=st.none(),  # set below: no two alike
+    codes=entries.map(lambda e: np.array(
+        [(r, k, list(c)) for r, k, c in e], code_type(BITS)
+    ).tobytes()),
+    path=st.none() | st.text(signs, min_size=1, max_size=6),
+    size=st.none() | numbers,
+    time=st.none() | numbers,
+    hash=st.none() | st.binary(min_size=32, max_size=32),
+    width=st.none() | st.integers(0, 2**31),
+    height=st.none() | st.integers(0, 2**31),
+    metadata=st.none() | metadata.map(lambda m: json.dumps(m, ensure_ascii=False)),
+)  # fmt: skip
+places = itertools.count()
+
+
+@settings(max_examples=30)
+@given(
+    rows=st.lists(records, max_size=6),
+    ids=st.lists(
+        text.filter(lambda t: "\0" not in t) | numbers, min_size=6, max_size=6, unique=True
+    ),
+)
+def test_any_record_survives(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], ids: list[Any]
+) -> None:
+    root = tmp_path_factory.mktemp(f"any{next(places)}")
+    given_rows = [
+        Row(id, r.codes, r.path, r.size, r.time, r.hash, r.width, r.height, r.metadata)
+        for id, r in zip(ids, rows, strict=False)
+    ]
+    with MCHIndex.open(root / "a.mch", bits=BITS) as index:
+        index.add_records(given_rows)
+    # A path of text and the same id in text is stored once, and is both.
+    (root / "out").write_bytes(export(root / "a.mch"))
+    import_index(root / "out", root / "b.mch")
+    assert rows_of(root / "b.mch") == rows_of(root / "a.mch") == given_rows
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """A line at a time: the reader is not ahead of what is taken from it."""
+    head = {"format": "mchindex-export", "version": 1, "bits": 8, "model": None}
+    head |= {"fingerprint": None, "names": [], "boxes": []}
+
+    class Endless(io.RawIOBase):
+        def __init__(self) -> None:
+            self.lines = 0
+
+        def seek(self, offset: int, whence: int = 0) -> int:
+            self.lines = 0
+            return 0
+
+        def read(self, size: int = -1) -> bytes:
+            return b"{\n"
+
+        def readline(self, size: int | None = -1) -> bytes:
+            self.lines += 1
+            if self.lines == 1:
+                return json.dumps(head).encode() + b"\n"
+            codes = [{"region": 0, "keep": 1, "code": "ff"}]
+            return json.dumps({"id": self.lines, "codes": codes}).encode() + b"\n"
+
+    stream: Any = Endless()
+    found = list(itertools.islice(Reader(stream, "endless").rows(), 1000))
+    assert len(found) == 1000
+    assert stream.lines == 1001
+
+
+# Files that are not right
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in export(folder).splitlines()]
+
+
+def joined(lines: list[Any]) -> bytes:
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_file_cut_anywhere_is_noticed(filled: Path, tmp_path: Path, zipped: bool) -> None:
+    whole = export(filled)
+    data = gzip.compress(whole) if zipped else whole
+    first = whole.index(b"\n") + 1
+    for cut in (*range(0, len(data) - 1, len(data) // 40), len(data) - 1 - zipped):
+        file = tmp_path / "cut"
+        file.write_bytes(data[:cut])
+        if not zipped and cut == len(data) - 1:
+            continue  # only the last line's end is missing, and nothing of what it says
+        with pytest.raises(ExportError, match=r"cut short|not an export"):
+            import_index(file, tmp_path / "new.mch")
+        assert not (tmp_path / "new.mch").exists()
+    file.write_bytes(data[: len(data) * 3 // 4])
+    assert len(data) * 3 // 4 > first or zipped
+    back = import_index(file, tmp_path / "new.mch", partial=True)
+    assert back.cut
+    got, want = rows_of(tmp_path / "new.mch"), rows_of(filled)
+    assert 0 < len(got) < len(want)
+    assert got == want[: len(got)]
+
+
+def test_a_gzip_whose_checksum_is_wrong(filled: Path, tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(export(filled)))
+    data[-6] ^= 1
+    (tmp_path / "bad.gz").write_bytes(data)
+    with pytest.raises(ExportError, match="damaged"):
+        import_index(tmp_path / "bad.gz", tmp_path / "new.mch")
+
+
+def wrong(record: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return record | changes
+
+
+def code(**changes: Any) -> list[dict[str, Any]]:
+    return [{"region": 0, "keep": 1.0, "code": "000000"} | changes]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"id": None}, "an id is text or an integer"),
+        ({"id": 1.5}, "an id is text or an integer"),
+        ({"id": True}, "an id is text or an integer"),
+        ({"id": 2**63}, "64 bits"),
+        ({"id": "\ud800"}, "Unicode"),
+        ({"path": 3}, "'path' cannot be 3"),
+        ({"path": ""}, "'path' cannot be empty"),
+        ({"path": "\ud800"}, "Unicode"),
+        ({"size": "3"}, "'size' cannot be"),
+        ({"time": 2**63}, "'time' is beyond 64 bits"),
+        ({"width": 2.5}, "'width' cannot be"),
+        ({"hash": "xyz"}, "hexadecimal"),
+        ({"metadata": [1]}, "'metadata' cannot be"),
+        ({"codes": []}, "at least one"),
+        ({"codes": None}, "at least one"),
+        ({"codes": [1]}, "a code is an object"),
+        ({"codes": code(region=-1)}, "no region -1"),
+        ({"codes": code(region=70000)}, "no region 70000"),
+        ({"codes": code(keep=2)}, "probability"),
+        ({"codes": code(keep="1")}, "probability"),
+        ({"codes": code(code="0000")}, "a code of 16 bits, not of 24"),
+        ({"codes": code(code=None)}, "a code of 0 bits"),
+        ({"codes": code(code="zzzzzz")}, "hexadecimal"),
+    ],
+)
+def test_wrong_lines_are_named(
+    filled: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    lines = lines_of(filled)
+    lines[4] |= changes
+    file = tmp_path / "wrong.jsonl"
+    file.write_bytes(joined(lines))
+    with pytest.raises(ExportError) as error:
+        import_index(file, tmp_path / "new.mch")
+    assert str(error.value).startswith(f"{file}:5: ")
+    assert said in str(error.value)
+    assert not (tmp_path / "new.mch").exists()
+    back = import_index(file, tmp_path / "new.mch", partial=True)
+    assert (back.added, len(back.refused), back.cut) == (39, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{\n", "not JSON"),
+        (b"\xff\n", "not UTF-8"),
+        (b"[]\n", "an object"),
+        (b"\n", "not JSON"),
+        (b"{}\n", "it has no codes and no id"),
+        (b'{"id": 1, "codes": [], "metadata": {"a": NaN}}\n', "NaN"),
+        (b"[" * 100_000 + b"\n", "recursion"),
+        (b'{"end": 7}\n', "the end of 7 images, but there are 3"),
+        (b'{"end": 3}\n', "more behind the end"),
+    ],
+)
+def test_lines_that_are_no_images(filled: Path, tmp_path: Path, line: bytes, said: str) -> None:
+    lines = export(filled).splitlines(keepends=True)
+    lines.insert(4, line)
+    file = tmp_path / "wrong.jsonl"
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(ExportError, match=r"wrong\.jsonl:[56]: .*" + said):
+        import_index(file, tmp_path / "new.mch")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": "other"}, "not an export"),
+        ({"version": 2}, "newer mchindex"),
+        ({"version": "x"}, "header is damaged"),
+        ({"bits": 12}, "header is damaged"),
+        ({"bits": "24"}, "header is damaged"),
+        ({"names": ["whole"]}, "header is damaged"),
+        ({"boxes": None}, "header is damaged"),
+        ({"model_lost": True}, "does not know its model"),
+        ({"fingerprint": "unknown", "model": "nobody's"}, "which is not here"),
+    ],
+)
+def test_headers(filled: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    lines = lines_of(filled)
+    lines[0] |= changes
+    (tmp_path / "wrong.jsonl").write_bytes(joined(lines))
+    with pytest.raises(ExportError, match=said):
+        import_index(tmp_path / "wrong.jsonl", tmp_path / "new.mch")
+    assert not (tmp_path / "new.mch").exists()
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\x1f\x8b", b"\x89PNG", b"[]", b'"x"', b"{}"])
+def test_other_files(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "other").write_bytes(data)
+    with pytest.raises(ExportError, match="not an export of mchindex"):
+        import_index(tmp_path / "other", tmp_path / "new.mch")
+
+
+def test_codes_of_another_kind_are_refused(filled: Path, tmp_path: Path, model: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    file.write_bytes(export(filled))
+    with MCHIndex.open(tmp_path / "wide.mch", bits=32):
+        pass
+    with pytest.raises(ModelMismatchError, match="32 bits, not of 24"):
+        import_index(file, tmp_path / "wide.mch")
+    with pytest.raises(ModelMismatchError, match="not by"):
+        import_index(file, tmp_path / "new.mch", model=model)
+    other = tmp_path / "other"
+    small_model(5, bits=BITS).save(other)
+    with MCHIndex.open(tmp_path / "modelled.mch", other):
+        pass
+    with pytest.raises(ModelMismatchError, match="by another"):
+        import_index(file, tmp_path / "modelled.mch")
+    lines = lines_of(filled)
+    lines[0]["fingerprint"] = MCHModel.load(other).fingerprint
+    file.write_bytes(joined(lines))
+    with pytest.raises(ModelMismatchError, match="other regions"):
+        import_index(file, tmp_path / "modelled.mch")
+
+
+def test_a_pipe_is_read_once(filled: Path, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    data = export(filled)
+    assert len(data) < 60_000  # what a pipe holds
+    os.write(writing, data)
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        assert import_index(stream, tmp_path / "new.mch").added == 40
+    assert rows_of(tmp_path / "new.mch") == rows_of(filled)
+
+
+def test_a_file_is_whole_or_not_there(filled: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+
+    def broken() -> None:
+        with created(file) as stream:
+            stream.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken()
+    assert os.listdir(tmp_path) == [filled.name]
+    file.write_bytes(b"mine")
+    with pytest.raises(FileExistsError), created(file):
+        pass
+    with created(file, overwrite=True) as stream:
+        export_index(filled, stream)
+    assert file.read_bytes() == export(filled)
+
+
+# Damaged indexes
+
+
+def harmed(folder: Path, *statements: str) -> None:
+    db = sqlite3.connect(folder / "index.sqlite", isolation_level=None)
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+
+
+def test_what_is_readable_is_rescued(filled: Path, tmp_path: Path) -> None:
+    before = rows_of(filled)
+    harmed(
+        filled,
+        "UPDATE images SET codes = zeroblob(13) WHERE id = 1",
+        "UPDATE images SET metadata = '{}' WHERE id = 5",
+        "UPDATE images SET codes = 'text' WHERE id = 7",
+        "UPDATE images SET codes = NULL || codes WHERE 0",
+    )
+    stream = io.BytesIO()
+    done = export_index(filled, stream)
+    assert (done.images, done.lost) == (37, 3)
+    (tmp_path / "out").write_bytes(stream.getvalue())
+    import_index(tmp_path / "out", tmp_path / "new.mch")
+    assert rows_of(tmp_path / "new.mch") == [r for r in before if r.id not in (1, 5, 7)]
+
+
+def test_damaged_pages(tmp_path: Path) -> None:
+    folder = tmp_path / "a.mch"
+    with MCHIndex.open(folder, bits=BITS) as index:
+        ids = np.arange(3000)
+        index.add_codes(ids, np.random.default_rng(0).integers(0, 256, (3000, 3), np.uint8))
+    harmed(folder, "PRAGMA wal_checkpoint(TRUNCATE)")
+    before = {row.id: row for row in rows_of(folder)}
+    data = bytearray((folder / "index.sqlite").read_bytes())
+    page = 4096
+    for number in range(8, len(data) // page, 7):
+        data[number * page : number * page + 200] = bytes(200)
+    (folder / "index.sqlite").write_bytes(data)
+    stream = io.BytesIO()
+    done = export_index(folder, stream)
+    assert 0 < done.lost < 3000
+    assert done.images + done.lost == 3000
+    (tmp_path / "out").write_bytes(stream.getvalue())
+    import_index(tmp_path / "out", tmp_path / "new.mch")
+    rescued = rows_of(tmp_path / "new.mch")
+    assert len(rescued) == done.images > 1000
+    assert all(before[row.id] == row for row in rescued)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 24, 64, 256])
+def test_an_index_that_forgot_its_model(tmp_path: Path, bits: int) -> None:
+    folder = tmp_path / "a.mch"
+    codes = [codes_for(seed, bits=bits) for seed in range(30)]
+    with MCHIndex.open(folder, bits=bits) as index:
+        ids = np.repeat(np.arange(30), [len(its) for its in codes])
+        index.add_codes(ids, np.concatenate(codes), [i for its in codes for i in range(len(its))])
+    before = rows_of(folder)
+    harmed(folder, "UPDATE meta SET value = 'x' WHERE name IN ('model', 'state')")
+    with pytest.raises(StoreDamagedError):
+        MCHIndex.open(folder)
+    stream = io.BytesIO()
+    done = export_index(folder, stream)
+    assert (done.images, done.lost, done.header.bits) == (30, 0, bits)
+    assert done.header.model_lost
+    with MCHIndex.open(tmp_path / "b.mch", bits=bits):
+        pass
+    (tmp_path / "out").write_bytes(stream.getvalue())
+    import_index(tmp_path / "out", tmp_path / "b.mch")
+    assert rows_of(tmp_path / "b.mch") == before
+
+
+def test_an_index_with_its_own_model_remembers_by_it(tmp_path: Path, model: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 4)
+    with MCHIndex.open(tmp_path / "a.mch", model) as index:
+        index.add(photos)
+    whole = export(tmp_path / "a.mch")
+    harmed(tmp_path / "a.mch", "UPDATE meta SET value = 'x' WHERE name = 'model'")
+    rescued = export(tmp_path / "a.mch")
+    assert rescued.splitlines()[1:] == whole.splitlines()[1:]
+    heads = [json.loads(data.splitlines()[0]) for data in (whole, rescued)]
+    assert heads[0] | {"model": None} == heads[1]
+
+
+def test_nothing_to_export(tmp_path: Path) -> None:
+    with pytest.raises(NotAnIndexError, match="is not an index"):
+        export_index(tmp_path / "none.mch", io.BytesIO())
+    assert not (tmp_path / "none.mch").exists()
+    folder = tmp_path / "other.mch"
+    folder.mkdir()
+    (folder / "index.sqlite").write_bytes(b"something else" * 1000)
+    with pytest.raises(StoreDamagedError):
+        export_index(folder, io.BytesIO())
+
+
+def test_an_export_is_of_one_moment(filled: Path) -> None:
+    class Meddling(io.BytesIO):
+        """Replaces all images while the first of them is written."""
+
+        lines = 0
+
+        def write(self, data: Any) -> int:
+            self.lines += 1
+            if self.lines == 2:
+                with MCHIndex.open(filled) as index:
+                    index.add_codes(["new"], np.zeros((1, 3), np.uint8))
+                    index.remove(list(index)[:10])
+            return super().write(data)
+
+    want = export(filled)
+    stream = Meddling()
+    export_index(filled, stream)
+    assert stream.getvalue() == want

@@ -1,0 +1,80 @@
+"""The models that come with the package."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mchindex import MCHIndex
+from mchindex.catalogue import SHIPPED, find, listed, shipped_name
+from mchindex.datasets.scenes import SceneSource
+from mchindex.errors import ModelError
+from mchindex.models import MCHModel
+
+NAMES = sorted(folder.name for folder in SHIPPED.iterdir())
+PICTURES = [SceneSource(12, seed=3, size=224).image(i) for i in range(12)]
+
+
+def test_what_ships() -> None:
+    assert NAMES == ["coco-32", "coco-64"]
+    assert [m.name for m in listed() if m.ships] == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_that_ships(name: str) -> None:
+    model = MCHModel.load(name, device="cpu")
+    assert model.bits == int(name.removeprefix("coco-"))
+    assert model.mode == "pooled"  # one pass an image
+    assert shipped_name(model.fingerprint) == name
+    encoded = model.encode(PICTURES)
+    assert set(encoded.images.tolist()) == set(range(len(PICTURES)))
+    every = MCHModel.load(name, device="cpu", xi=0.0).encode(PICTURES)
+    assert len(PICTURES) <= len(encoded) < len(every)
+    np.testing.assert_array_equal(model.encode_query(PICTURES), encoded.codes[encoded.regions == 0])
+    one = MCHModel.load(name, device="cpu", sigma=1.0).encode(PICTURES)
+    assert len(one) == len(PICTURES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_files_are_few_and_small_and_its_card_is_true(name: str) -> None:
+    folder = SHIPPED / name
+    assert sorted(f.name for f in folder.iterdir()) == [
+        "README.md", "config.json", "model.safetensors",
+    ]  # fmt: skip
+    assert sum(f.stat().st_size for f in folder.iterdir()) < 6_000_000
+    figures = json.loads((folder / "config.json").read_text())["about"]["figures"]
+    card = (folder / "README.md").read_text()
+    for way in figures.values():
+        assert f"| {way['map']:.3f} | {way['r0']:.4f} | {way['f1_own']:.4f} |" in card
+    assert figures["mch"]["map"] > max(
+        figures[w]["map"] for w in ("base", "random_keep", "keep_all")
+    )
+    assert figures["mch"]["r0"] > 1.05 * figures["base"]["r0"]
+
+
+def test_an_index_takes_coco_64_and_copies_nothing(tmp_path: Path) -> None:
+    with MCHIndex.open(tmp_path / "a.mch") as index:
+        assert index.stats()["model"] == "coco-64"
+        index.add(PICTURES)
+        assert [hits[0].distance for hits in index.search(PICTURES, k=1)] == [0] * len(PICTURES)
+    assert not (tmp_path / "a.mch" / "model").exists()
+    with MCHIndex.open(tmp_path / "a.mch") as again:
+        assert again.search(PICTURES[5], k=1)[0].id == 5
+
+
+def test_a_model_that_ships_is_known_by_whatever_path(tmp_path: Path) -> None:
+    with MCHIndex.open(tmp_path / "a.mch", model=SHIPPED / "coco-32") as index:
+        assert index.stats()["model"] == "coco-32"
+    with MCHIndex.open(tmp_path / "a.mch") as again:
+        assert again.model.bits == 32
+
+
+def test_a_folder_of_the_users_own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCH_MODELS", str(tmp_path))
+    MCHModel.load("coco-32", device="cpu", xi=0.9).save(tmp_path / "strict")
+    assert find("strict") == tmp_path / "strict"
+    assert MCHModel.load("strict", device="cpu").xi == 0.9
+    assert [m.name for m in listed() if not m.ships] == ["strict"]
+    with pytest.raises(ModelError, match=r"models by name: coco-32, coco-64, strict"):
+        MCHModel.load("nothing-like-it")
