@@ -1,4 +1,4 @@
-"""Models by name: those that ship with mchindex, and those in the user's folder of models."""
+"""Models by name: those that ship with mchindex, and those in the user's models folder."""
 
 from __future__ import annotations
 
@@ -25,14 +25,21 @@ class Listed:
 
 
 def own_models() -> Path:
-    """`$MCH_MODELS`, or a folder among the user's data."""
+    """The user's models folder: `$MCH_MODELS`, or one in the user's data folder."""
     if own := os.environ.get("MCH_MODELS"):
         return Path(own)
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "mchindex/models"
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """A model's settings. Raises OSError or ValueError if they cannot be read."""
+    config: dict[str, Any] = json.loads((folder / CONFIG).read_text("utf-8"))
+    return config
+
+
 def find(name: str | PathLike[str]) -> Path:
-    """The folder of a model: a name that ships, one of the user's folder, or a folder itself."""
+    """The folder of a model, given the name of one that ships or of one in the user's models
+    folder, or the folder itself."""
     text = os.fspath(name)
     if os.path.basename(text) == text:
         for root in (SHIPPED, own_models()):
@@ -42,22 +49,22 @@ def find(name: str | PathLike[str]) -> Path:
 
 
 def listed(*more: Path) -> Iterator[Listed]:
-    """All models that ship, those in the user's folder, and those in other folders."""
+    """All models that ship, those in the user's models folder, and those in other folders."""
     for root in (SHIPPED, own_models(), *more):
         if not root.is_dir():
             continue
         for config in sorted([*root.glob(CONFIG), *root.glob(f"*/{CONFIG}")]):
             try:
-                facts = json.loads(config.read_text("utf-8"))
+                facts = read_config(config.parent)
                 if isinstance(facts, dict) and "fingerprint" in facts and "method" in facts:
                     name = str(config.parent) if root in more else config.parent.name
                     yield Listed(name, config.parent, root == SHIPPED, facts)
             except (OSError, ValueError):
-                continue  # somebody else's config.json
+                continue  # some other program's config.json
 
 
 def shipped_name(fingerprint: str) -> str | None:
-    """The name of the model with this fingerprint, if it comes with mchindex."""
+    """The name of the model with this fingerprint, if it ships with mchindex."""
     same = (m.name for m in listed() if m.ships and m.config["fingerprint"] == fingerprint)
     return next(same, None)
 

@@ -1,4 +1,4 @@
-"""Pictures from anywhere, as upright RGB."""
+"""Pictures from files, memory and libraries, as upright RGB."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import IO, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,18 @@ from PIL.ImageFile import ImageFile
 from mchindex.errors import ImageError
 
 PathLike: TypeAlias = str | os.PathLike[str]
-# A tensor of torch's is an image, too; its type is not named here, so that torch is not needed.
-Source: TypeAlias = PathLike | bytes | Image.Image | NDArray[Any] | Any
+
+
+class Tensor(Protocol):
+    """A tensor of torch's, which is not imported for its type."""
+
+    @property
+    def ndim(self) -> int: ...
+    def detach(self) -> Any: ...
+
+
+# One image, as `read_picture` takes it.
+Source: TypeAlias = PathLike | bytes | IO[bytes] | Image.Image | NDArray[Any] | Tensor
 
 _ORIENTATION = 0x0112  # the EXIF tag that says how the camera was held
 _TURNS = {
@@ -34,26 +44,28 @@ _LYING = {_TURNS[n] for n in (5, 6, 7, 8)}
 
 
 class Picture(NamedTuple):
-    image: Image.Image  # RGB, upright, wholly decoded
-    size: tuple[int, int]  # width and height of the whole, of which `image` may be a smaller form
+    image: Image.Image  # RGB, upright, completely decoded
+    size: tuple[int, int]  # full width and height; `image` may be a smaller version
 
 
 def open_rgb(source: Source) -> Image.Image:
-    """The picture in RGB, upright and wholly decoded, so that nothing about it can fail later.
+    """The picture in RGB, upright and completely decoded, so that nothing can fail later.
 
-    `source` is a file's name, a file's bytes, a Pillow image, an array of bytes (uint8) of shape
-    (h, w), (h, w, 3) or (h, w, 4), or a tensor of shape (h, w), (1, h, w), (3, h, w) or (4, h, w),
-    of bytes or of numbers in 0…1. Transparent parts become white; of an animation the first frame
-    is taken. Raises ImageError for what cannot be decoded, which includes cut files and pictures of
-    more than `PIL.Image.MAX_IMAGE_PIXELS` pixels.
+    `source` is a file name, the bytes of a file, a binary file object (read to its end), a Pillow
+    image, a uint8 array of shape (h, w), (h, w, 3) or (h, w, 4), or a tensor of shape (h, w),
+    (1, h, w), (3, h, w) or (4, h, w) with bytes or with numbers in 0…1. Transparent parts become
+    white. Of an animation the first frame is taken.
+
+    Raises ImageError if the picture cannot be decoded, which includes truncated files and pictures
+    of more than `PIL.Image.MAX_IMAGE_PIXELS` pixels.
     """
     return read_picture(source).image
 
 
 def read_picture(source: Source, least: int | None = None) -> Picture:
-    """As `open_rgb`; a JPEG may come in half its size, a quarter or an eighth, if each side of it
-    then still has `least` pixels: that is decoded much faster. So may a Pillow image that was
-    opened from a file and is not loaded yet: it is the same picture as its file."""
+    """Like `open_rgb`, but a JPEG may be decoded at a half, a quarter or an eighth of its size if
+    each side then still has `least` pixels, which is much faster. The same holds for a Pillow image
+    that was opened from a file and has not been loaded yet."""
     if least is not None:
         source = _file_of(source)
     if hasattr(source, "detach"):
@@ -66,15 +78,17 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
         name = f"the given {len(source)} bytes"
     elif isinstance(source, (str, os.PathLike)):
         name = os.fspath(source)
+    elif is_file_object(source):
+        name = file_name(source) or "the given file"
     else:
         raise TypeError(
-            "an image is given as a file name, bytes, a Pillow image, a numpy array or a tensor, "
-            f"not as {type(source).__name__}"
+            "an image is given as a file name, bytes, a binary file object, a Pillow image, a "
+            f"NumPy array or a tensor, not as {type(source).__name__}"
         )
     try:
         if isinstance(source, Image.Image):
             return _upright_rgb(source, source.size)
-        with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as stream:
+        with _opened(source) as stream:
             if not stream.read(1):
                 raise ImageError("the file is empty")
             stream.seek(0)
@@ -94,6 +108,47 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
         raise ImageError(f"{name}: {error or type(error).__name__}") from error
 
 
+def is_file_object(source: object) -> bool:
+    """Whether it can be read like a file."""
+    return callable(getattr(source, "read", None)) and not isinstance(source, os.PathLike)
+
+
+def file_name(stream: Any) -> str | None:
+    """The name of the file behind a file object, if it has one."""
+    name = getattr(stream, "name", None)
+    return name if isinstance(name, str) and os.path.exists(name) else None
+
+
+def read_all(stream: IO[bytes]) -> bytes:
+    """What is left of a file object."""
+    data = stream.read()
+    if not isinstance(data, bytes):
+        raise TypeError(f"an image is read from a file opened in binary mode, not {type(data)}")
+    return data
+
+
+def _opened(source: Any) -> IO[bytes]:
+    if isinstance(source, (str, os.PathLike)):
+        return open(source, "rb")
+    return io.BytesIO(source if isinstance(source, bytes) else read_all(source))
+
+
+class Thumbnail(NamedTuple):
+    jpeg: bytes
+    width: int
+    height: int
+    size: tuple[int, int]  # of the full picture
+
+
+def thumbnail(source: Source, side: int) -> Thumbnail:
+    """A picture as a JPEG of at most `side` pixels per side; raises ImageError."""
+    image, size = read_picture(source, side)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=86, subsampling=0, optimize=True)
+    return Thumbnail(stream.getvalue(), *image.size, size)
+
+
 def digest(source: PathLike | bytes) -> bytes:
     """The SHA-256 of a file's bytes: equal digests, equal pictures."""
     if not isinstance(source, bytes):
@@ -106,7 +161,7 @@ def digest(source: PathLike | bytes) -> bytes:
 
 
 def _file_of(source: Source) -> Source:
-    """The file of a picture that still is as it is on the disk; all else as it is."""
+    """The file name of a picture that has not been loaded yet; everything else unchanged."""
     if isinstance(source, ImageFile) and source.tile and isinstance(source.filename, str):
         return source.filename if os.path.isfile(source.filename) else source
     return source
@@ -144,7 +199,7 @@ def _of_array(array: NDArray[Any]) -> Image.Image:
 
 
 def _refuse_bomb(image: Image.Image) -> None:
-    # Pillow only warns up to twice its limit, and where nobody reads warnings that is no limit.
+    # Pillow only warns up to twice its limit, which is no limit if nobody reads warnings.
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
         raise Image.DecompressionBombError(
@@ -155,13 +210,13 @@ def _refuse_bomb(image: Image.Image) -> None:
 def _upright_rgb(image: Image.Image, size: tuple[int, int]) -> Picture:
     if not image.width or not image.height:
         raise ImageError("it has no pixels")
-    image.load()  # before the EXIF data are read: a PNG may hold them behind its pixels
+    image.load()  # before reading EXIF data, which a PNG may store after its pixels
     try:
         turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF data are common, and no reason to refuse a sound picture
+    except Exception:  # damaged EXIF data are common, and the picture may still be fine
         turn = None
     rgb = _rgb(image)
-    rgb.info = {}  # who reads this picture again must not turn it again
+    rgb.info = {}  # so that reading this picture again does not rotate it again
     if turn is None:
         return Picture(rgb, size)
     return Picture(rgb.transpose(turn), size[::-1] if turn in _LYING else size)
@@ -170,10 +225,10 @@ def _upright_rgb(image: Image.Image, size: tuple[int, int]) -> Picture:
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise ImageError("floating-point pixels have no agreed range: save it with 8 bits")
-    if image.mode.startswith("I"):  # Pillow's own conversion cuts all above 255 off
+    if image.mode.startswith("I"):  # Pillow's own conversion clips everything above 255
         grey = np.asarray(image)
         if grey.min() < 0 or grey.max() > 0xFFFF:
-            raise ImageError("its pixels are beyond 16 bits: save it with 8 or 16")
+            raise ImageError("its pixels need more than 16 bits: save it with 8 or 16")
         image = Image.fromarray(np.rint(grey / 257.0).astype(np.uint8))
     elif image.has_transparency_data:
         paper = Image.new("RGBA", image.size, "white")

@@ -77,9 +77,11 @@ def reporting(progress: bool | Callable[[S], None] | None) -> Iterator[Callable[
 
 
 class Display:
-    """Shows steps on stderr: bars on a terminal, otherwise a line now and then.
+    """Shows steps on stderr: bars on a terminal, otherwise lines.
 
-    A stage that is reported again after it finished is a new stage.
+    Without a terminal there is a line for each finished stage, and one every ten seconds for work
+    that counts something (`Step.unit`). A stage that is reported again after it finished is a new
+    stage.
     """
 
     def __init__(self, quiet: bool = False, titles: Mapping[str, str] | None = None) -> None:
@@ -151,7 +153,7 @@ class Display:
                 completed=step.done,
                 figures="  ".join([*self._speed(step), *figures]),
             )
-        elif over or time.monotonic() - self._told >= PAUSE:
+        elif (over and not step.unit) or time.monotonic() - self._told >= PAUSE:
             self._told = time.monotonic()
             of = "" if step.total is None else f" of {step.total:,}"
             took = seconds(self._told - self._began)

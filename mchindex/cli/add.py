@@ -177,9 +177,9 @@ def _check_model(index: Path, model: str | None) -> None:
     """Before an index is made that nothing can fill."""
     from mchindex.catalogue import CONFIG, find, names
     from mchindex.index.facade import DEFAULT_MODEL
-    from mchindex.storage.store import FILE
+    from mchindex.storage.store import Store
 
-    if model is None and (index / FILE).exists():
+    if model is None and Store.exists(index):
         return
     name = DEFAULT_MODEL if model is None else model
     if not (find(name) / CONFIG).is_file():
@@ -194,17 +194,17 @@ def _on_budget(
     from mchindex.errors import ImageError
     from mchindex.images import open_rgb
     from mchindex.index.facade import DEFAULT_MODEL
-    from mchindex.index.inputs import given
+    from mchindex.index.inputs import to_items
     from mchindex.models import MCHModel
-    from mchindex.storage.store import FILE
+    from mchindex.storage.store import Store
 
-    if (index / FILE).exists():
+    if Store.exists(index):
         given_both = "--model and --codes were" if model else "--codes was"
         say(f"{given_both} settled when {index} was made: it goes on as it began")
         return None
     loaded = MCHModel.load(DEFAULT_MODEL if model is None else model, device=device)
     loaded.check_codes(codes)
-    files = [item.path for item in given(list(paths))[0] if item.path and not item.error]
+    files = [item.path for item in to_items(list(paths))[0] if item.path and not item.error]
     sample = []
     for path in files[:: -(-len(files) // SAMPLE) or 1]:
         try:

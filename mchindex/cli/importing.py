@@ -40,7 +40,7 @@ def import_(
       mch import backup.jsonl --index restored.mch --model trained/model
       ssh home mch export - | mch import -
     """
-    from mchindex.index.export import import_index
+    from mchindex.index.importing import import_index
 
     if file != "-" and not Path(file).exists():
         raise ValueError(f"{file}: No such file")
@@ -66,5 +66,5 @@ def import_(
     if len(done.refused) > SHOWN:
         say(f"… {len(done.refused) - SHOWN:,} more wrong lines")
     if done.cut:
-        say(f"{file} is cut short or damaged: there may have been more in it")
+        say(f"{file} is truncated or damaged: it may have held more images")
     return INCOMPLETE if done.refused or done.cut else FINE

@@ -139,9 +139,9 @@ def open_index(folder: Path, *, wait: float = 0.0, device: str | None = None) ->
 
 
 def check_index(folder: Path) -> None:
-    from mchindex.storage.store import FILE
+    from mchindex.storage.store import Store
 
-    if not (folder / FILE).exists():
+    if not Store.exists(folder):
         raise ValueError(
             f"there is no index {folder}: mch add makes one, --index or $MCH_INDEX names another"
         )

@@ -9,8 +9,8 @@ import numpy as np
 
 from mchindex.datasets.base import Dataset, FileSource
 from mchindex.errors import DatasetError
+from mchindex.folders import is_image_name, walk
 from mchindex.images import PathLike
-from mchindex.index.inputs import given
 
 UNLABELLED = "unlabelled"  # a data set has a class; no picture is of this one
 
@@ -18,13 +18,13 @@ UNLABELLED = "unlabelled"  # a data set has a class; no picture is of this one
 def read_photos(root: PathLike) -> Dataset:
     """All of them for training and in the database, none as a query: nothing can be measured."""
     root = Path(root)
-    items, _ = given(str(root))
-    found = list(items)
-    names = [os.path.relpath(item.path, root) for item in found if item.path and not item.error]
+    unreadable: list[OSError] = []
+    files = [path for path in walk(str(root), unreadable) if is_image_name(path)]
+    names = [os.path.relpath(path, root) for path in files]
     if not names:
         raise DatasetError(f"{root} holds no image files")
     every = np.arange(len(names))
-    unread = len(found) - len(names)
+    unread = len(unreadable)
     return Dataset(
         name=root.resolve().name,
         classes=(UNLABELLED,),

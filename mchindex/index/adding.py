@@ -1,4 +1,4 @@
-"""Adding images: looked up, loaded, coded and stored, a batch at a time."""
+"""Adding images: looked up, decoded, encoded and stored, one batch at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex.index.inputs import Item, Metadata
+from mchindex.index.table import LiveTable
 from mchindex.progress import Step
 from mchindex.storage.records import Id, Known, Row, code_type
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
     from mchindex.models import MCHModel
-    from mchindex.models.extract import Job
 
 BATCH = 256  # images written at a time, at most
 PATIENCE = 2.0  # seconds after which fewer are written
@@ -37,20 +37,20 @@ class Failure:
     reason: str
 
     def __str__(self) -> str:
-        # A name that is no text can be shown all the same.
+        # A file name need not be valid text.
         return f"{self.name}: {self.reason}".encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass
 class Added(Sequence[Id]):
-    """What `add` did. As a sequence: the ids of all images given that are in the index now, in the
+    """What `add` did. As a sequence: the ids of all given images that are in the index now, in the
     order in which they were given."""
 
     added: list[Id] = field(default_factory=list)
     replaced: list[Id] = field(default_factory=list)
     skipped: list[Id] = field(default_factory=list)  # unchanged since they were added
     failed: list[Failure] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)  # files in folders, no images by their names
+    ignored: list[str] = field(default_factory=list)  # files in folders that are not images
     _ids: list[Id] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
@@ -79,11 +79,11 @@ class Added(Sequence[Id]):
 
 @dataclass(frozen=True)
 class Commit(Step):
-    """A step of `add`. The images it reports are on disk."""
+    """A step of `add`. The images that it reports are on disk."""
 
     ids: Sequence[Id] = ()  # stored since the last step
     failed: Sequence[Failure] = ()  # since the last step
-    seconds: float = 0.0  # since the beginning
+    seconds: float = 0.0  # since the start
 
 
 OnCommit = Callable[[Commit], None]
@@ -93,126 +93,118 @@ class Adding:
     """One run of `add`, within the writer's lock."""
 
     def __init__(
-        self,
-        store: Store,
-        model: MCHModel,
-        refresh: Callable[[], None],
-        result: Added,
-        batch: int,
-        force: bool,
+        self, store: Store, table: LiveTable, model: MCHModel, batch: int, update: bool
     ) -> None:
-        """`refresh` brings the table up to date; `force` encodes what is unchanged, too."""
-        self._store, self._model, self._refresh = store, model, refresh
-        self._result, self._batch, self._force = result, batch, force
+        """`update` encodes unchanged images too, and fails for images that are not there."""
+        self._store, self._table, self._model = store, table, model
+        self._batch, self._update = batch, update
         self._boxes = model.layout.array()
-        self._known: dict[int, Known | None] = {}  # by identity of the item, while it is under way
         self._under_way: Counter[Id] = Counter()
-        self._pending: list[tuple[Item, bool]] = []  # and whether it could be loaded
-        self._features: list[NDArray[np.float16]] = []  # of those that could
 
-    def run(self, items: Iterator[Item], total: int | None, progress: OnCommit) -> None:
-        began = last = time.monotonic()
+    def run(
+        self, items: Iterator[Item], total: int | None, result: Added, progress: OnCommit
+    ) -> None:
+        """Adds the items and notes in `result` what became of each."""
+        began = time.monotonic()
         done = 0
-
-        def write() -> None:
-            nonlocal last
-            ids, failed = self._write()
-            last = time.monotonic()
-            progress(Commit("adding", done, total, {}, "images", ids, failed, last - began))
-
-        # Closed whatever happens: its threads must not go on behind an exception.
-        stream = self._model.extractor.stream(self._looked_up(items), self._load, len(self._boxes))
-        with contextlib.closing(stream) as parts:  # type: ignore[type-var]
-            for part in parts:
-                for item, loaded in zip(part.sources, part.loaded, strict=True):
-                    item.source = None  # pictures are not kept beyond their batch
-                    self._pending.append((item, loaded))
-                self._features.append(part.features)
-                done += len(part.sources)
-                if len(self._pending) >= self._batch or time.monotonic() - last > PATIENCE:
-                    write()
-        if self._pending or not done:
-            write()
+        for batch, features in self._batches(items):
+            done += len(batch)
+            ids, failed = self._write(batch, features, result)
+            spent = time.monotonic() - began
+            progress(Commit("adding", done, total, {}, "images", ids, failed, spent))
+        if not done:
+            progress(Commit("adding", 0, total, {}, "images"))
 
     def _looked_up(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Items with what the store knows of them; many at a time, to ask it seldom."""
+        """The items with what the store knows of them; asks for many at a time."""
         numbers: Iterator[int] | None = None
         for group in groups(items, LOOKED_UP):
             for item in group:
                 if item.id is None and item.error is None:
                     numbers = numbers or itertools.count(self._store.next_id())
                     item.id = next(numbers)
-            found = self._store.known([i.id for i in group if i.id is not None and i.error is None])
+            known = self._store.known([i.id for i in group if i.id is not None and i.error is None])
             for item in group:
-                its = found.get(item.id) if item.id is not None else None
-                if its is not None and item.id in self._under_way:
-                    its = replace(its, hash=None)  # which it will no longer have
                 if item.id is not None:
+                    item.known = known.get(item.id)
+                    if item.known is not None and item.id in self._under_way:
+                        # An earlier item is about to replace it.
+                        item.known = replace(item.known, hash=None)
                     self._under_way[item.id] += 1
-                self._known[id(item)] = its
+                if self._update and item.known is None and item.error is None:
+                    item.error = f"there is no image {item.id!r} to update"
                 yield item
 
-    def _load(self, item: Item) -> Job | None:
-        its = self._known[id(item)]
-        if item.error is not None:
-            return None
-        if self._force and its is None:
-            item.error = f"there is no image {item.id!r} to update"
-            return None
-        if its is not None and not self._force and its.hash is not None:
-            if item.path is not None and item.stat() == (its.size, its.time):
-                item.hash = its.hash
-                return None
-            picture = item.load(self._model.least, its.hash)
-        else:
-            picture = item.load(self._model.least)
+    def _decode(self, item: Item) -> tuple[Any, NDArray[np.float64]] | None:
+        """The picture and the boxes to encode; None if there is nothing to encode."""
+        picture = item.load(self._model.least, force=self._update)
         return None if picture is None else (picture.image, self._boxes)
 
-    def _write(self) -> tuple[list[Id], list[Failure]]:
-        """Commits what is pending; returns what was stored and what failed."""
-        # All codes of a batch at once: small steps of torch's get in the backbone's way.
-        codes = iter(self._coded())
+    def _batches(
+        self, items: Iterator[Item]
+    ) -> Iterator[tuple[list[Item], list[NDArray[np.float16]]]]:
+        """Items in the order in which they came, and the features of those that were decoded."""
+        batch: list[Item] = []
+        features: list[NDArray[np.float16]] = []
+        last = time.monotonic()
+        stream = self._model.extractor.stream(
+            self._looked_up(items), self._decode, len(self._boxes)
+        )
+        # Closed whatever happens: its threads must not outlive an exception.
+        with contextlib.closing(stream) as parts:  # type: ignore[type-var]
+            for part in parts:
+                for item, loaded in zip(part.sources, part.loaded, strict=True):
+                    item.source, item.decoded = None, loaded  # frees the picture
+                    batch.append(item)
+                features.append(part.features)
+                if len(batch) >= self._batch or time.monotonic() - last > PATIENCE:
+                    yield batch, features
+                    batch, features, last = [], [], time.monotonic()
+        if batch:
+            yield batch, features
+
+    def _write(
+        self, batch: Sequence[Item], features: Sequence[NDArray[np.float16]], result: Added
+    ) -> tuple[list[Id], list[Failure]]:
+        """Commits a batch; returns what was stored and what failed."""
+        # All codes of a batch at once: many small calls of torch slow the backbone down.
+        codes = iter(self._encoded(features))
         rows: list[Row] = []
         failed: list[Failure] = []
         touched: dict[Id, dict[str, Any]] = {}
-        for item, loaded in self._pending:
-            its = self._known.pop(id(item))
-            if loaded:
-                rows.append(_row(item, its, next(codes)))
+        for item in batch:
+            if item.decoded:
+                rows.append(_row(item, next(codes)))
             elif item.error is not None:
                 failed.append(Failure(item.name, item.error))
             else:
                 assert item.id is not None
-                assert its is not None
-                if new := _touched(item, its):
+                assert item.known is not None
+                if new := _touched(item, item.known):
                     touched[item.id] = new
-                self._result.skipped.append(item.id)
+                result.skipped.append(item.id)
         if touched:
             self._store.touch(touched)
         stored = list(dict.fromkeys(row.id for row in rows))
-        if rows:
-            replaced = set(self._store.insert(rows))
-            self._refresh()
-            for id_ in stored:
-                (self._result.replaced if id_ in replaced else self._result.added).append(id_)
-        self._result.failed += failed
-        for item, _ in self._pending:
+        replaced: Mapping[Id, Known] = self._table.insert(rows) if rows else {}
+        for id_ in stored:
+            (result.replaced if id_ in replaced else result.added).append(id_)
+        result.failed += failed
+        for item in batch:
             if item.id is not None:
                 if item.error is None:
-                    self._result._ids.append(item.id)
+                    result._ids.append(item.id)
                 self._under_way[item.id] -= 1
                 if not self._under_way[item.id]:
                     del self._under_way[item.id]
-        self._pending.clear()
         return stored, failed
 
-    def _coded(self) -> list[bytes]:
-        """Each loaded image's codes as the store packs them."""
-        if not self._features:
+    def _encoded(self, features: Sequence[NDArray[np.float16]]) -> list[bytes]:
+        """The codes of each decoded image, as a `Row` holds them."""
+        if not features:
             return []
-        found = self._model.regions_of(np.concatenate(self._features))
-        self._features.clear()
-        encoded, bits = self._model.choose(found), self._model.bits
+        regions = self._model.regions_of(np.concatenate(features))
+        encoded, bits = self._model.choose(regions), self._model.bits
         entries = np.zeros(len(encoded), code_type(bits))
         entries["region"], entries["code"] = encoded.regions, encoded.codes
         entries["keep"] = encoded.keep[encoded.images, encoded.regions]
@@ -220,34 +212,34 @@ class Adding:
         return [entries[a:b].tobytes() for a, b in itertools.pairwise(ends)]
 
 
-def _row(item: Item, its: Known | None, codes: bytes) -> Row:
+def _row(item: Item, codes: bytes) -> Row:
     assert item.id is not None
-    # A file that has changed keeps its metadata, unless others are given.
-    old = its.metadata if its is not None and item.metadata is None else None
+    # A file that has changed keeps its metadata, unless new metadata are given.
+    old = item.known.metadata if item.known is not None and item.metadata is None else None
     return Row(
         item.id, codes, item.path, item.size, item.time, item.hash, item.width, item.height,
-        old or json_of(item.metadata),
+        old or metadata_json(item.metadata),
     )  # fmt: skip
 
 
-def _touched(item: Item, its: Known) -> dict[str, Any]:
-    """What is new of an image whose codes stay."""
+def _touched(item: Item, known: Known) -> dict[str, Any]:
+    """What is new about an image whose codes stay."""
     new: dict[str, Any] = {}
-    if item.time is not None and (item.size, item.time) != (its.size, its.time):
+    if item.time is not None and (item.size, item.time) != (known.size, known.time):
         new |= {"size": item.size, "time": item.time}
-    if item.metadata is not None and json_of(item.metadata) != its.metadata:
-        new["metadata"] = json_of(item.metadata)
+    if item.metadata is not None and metadata_json(item.metadata) != known.metadata:
+        new["metadata"] = metadata_json(item.metadata)
     return new
 
 
 def groups(items: Iterator[T], size: int) -> Iterator[list[T]]:
-    """So many at a time."""
+    """`size` items at a time."""
     while group := list(itertools.islice(items, size)):
         yield group
 
 
-def json_of(metadata: Metadata | None) -> str | None:
-    """As it is stored."""
+def metadata_json(metadata: Metadata | None) -> str | None:
+    """Metadata as they are stored."""
     if metadata is None:
         return None
     try:

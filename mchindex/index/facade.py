@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
+import math
 import os
 import threading
-import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,31 +23,54 @@ from PIL import Image
 from mchindex._core import BucketTable
 from mchindex.catalogue import shipped_name
 from mchindex.errors import (
+    ImageError,
     ModelMismatchError,
     NotAnIndexError,
-    SnapshotError,
     StoreDamagedError,
+    StoreError,
 )
-from mchindex.images import read_picture
-from mchindex.index.adding import BATCH, Added, Adding, OnCommit, groups, json_of
-from mchindex.index.inputs import Metadata, check_id, given, one_image
-from mchindex.index.results import Answers, Hit, Hits, PixelBox
+from mchindex.images import Source, Tensor
+from mchindex.index.adding import BATCH, Added, Adding, OnCommit, groups, metadata_json
+from mchindex.index.backup import MODEL_FOLDER, back_up
+from mchindex.index.codes import rows_of_codes
+from mchindex.index.identity import Identity, PixelBox
+from mchindex.index.inputs import Metadata, check_id, one_image, to_items
+from mchindex.index.results import Answers, Found, Hit, Hits, Limit
+from mchindex.index.table import LiveTable
 from mchindex.progress import reporting
-from mchindex.regions import WHOLE, Box, Layout, in_pixels
-from mchindex.storage.records import Id, Row, code_type, unpack_codes
-from mchindex.storage.store import Position, Store
+from mchindex.regions import Layout
+from mchindex.storage.records import Id, Row, unpack_codes
+from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
     from mchindex.models import MCHModel
 
 DEFAULT_MODEL = "coco-64"
-MODEL_FOLDER = "model"
-TABLE = "table-"  # a snapshot's name begins so
-BULK = 50_000  # images by codes written at a time
-RECORDS = 5_000  # and by whole records
-SNAPSHOT_AFTER = 5_000  # codes that an opening may have to read one by one
+BULK = 50_000  # images written at a time when they come as codes
+RECORDS = 5_000  # and when they come as complete records
+FILTERS = 8  # results of filters that are remembered
 
-_FILE = (None,) * 5  # what images by codes have none of: size, time, hash, width, height
+EachMetadata = Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata | None]
+Filter = Mapping[str, Any]
+# For the type checker. The shape of an array is often not known: an array of pixels then counts as
+# one image, and an array of codes as several.
+OneImage = (
+    str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | Tensor
+    | np.ndarray[tuple[int, int, int], np.dtype[Any]] | np.ndarray[tuple[int, int], np.dtype[Any]]
+)  # fmt: skip
+OneCode = np.ndarray[tuple[int], np.dtype[Any]]
+ManyCodes = np.ndarray[tuple[int, int], np.dtype[Any]]
+
+
+class Limits(TypedDict, total=False):
+    """Options that every kind of search takes."""
+
+    offset: int  # hits to skip: `offset=10` with `k=10` is the second page
+    max_radius: int | None  # the largest Hamming distance
+    max_buckets: int | None  # the largest number of buckets to visit
+    filter: Filter | None  # conditions on the metadata
+    allowed: Iterable[Id] | None  # only these ids
+    threads: int  # 0: all cores
 
 
 @dataclass(frozen=True)
@@ -55,8 +81,8 @@ class Stored:
     path: str | None
     metadata: dict[str, Any]
     size: tuple[int, int] | None  # width and height
-    regions: tuple[str, ...]  # of its codes
-    boxes: tuple[PixelBox | None, ...]
+    regions: tuple[str, ...]  # that have a code
+    boxes: tuple[PixelBox | None, ...]  # of these regions
     keep: NDArray[np.float32]  # the probability with which each was kept
     codes: NDArray[np.uint8]
 
@@ -77,26 +103,19 @@ class MCHIndex:
         wait: float = 0.0,
         device: str | None = None,
     ) -> None:
-        """An index in memory. Without a model, `bits` is the width of codes of your own."""
+        """An index in memory. Without a model, `bits` is the width of your own codes."""
         self._store = Store(None) if _store is None else _store
         self.wait = wait
         self._device = device
         self._model: MCHModel | None = None
         self._lock = threading.RLock()
-        self._position = Position()
-        self._seen: tuple[int, int] | None = None
-        self._moves = 0
         self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
+        self._unread: weakref.WeakSet[Answers] = weakref.WeakSet()
         self._closed = False
         try:
             self._store.check_schema()
-            self._facts = self._settle(model, bits)
-            self.bits: int = self._facts["bits"]
-            names, boxes = self._facts["names"], self._facts["boxes"]
-            self._layout = Layout(tuple(names), tuple(map(tuple, boxes))) if names else None
-            self._table = BucketTable(self.bits)
-            self._open_snapshot()
-            self.refresh()
+            self.identity: Identity = self._identified(model, bits)  # what the codes are
+            self._live = LiveTable(self._store, self.bits)
         except BaseException:
             self._store.close()
             raise
@@ -114,55 +133,54 @@ class MCHIndex:
     ) -> MCHIndex:
         """The index in the folder `path`, created if it is missing and `create` allows it.
 
-        `model` is a name that ships, a model's folder or a model; None: the index knows its own,
-        and a new one gets coco-64. A new index with `bits` and no model takes codes of your own.
-        `wait`: seconds to wait for another process that is writing, before StoreBusyError.
+        `model` is the name of a model that ships, a model's folder or a model. None: an existing
+        index knows its own, and a new one gets coco-64. A new index with `bits` and no model takes
+        your own codes. `wait`: seconds to wait for another process that is writing, before
+        StoreBusyError.
         """
         folder = Path(path)
-        if not create and not (folder / "index.sqlite").exists():
+        if not create and not Store.exists(folder):
             raise NotAnIndexError(f"{folder} is not an index")
         return cls(model, bits=bits, _store=Store(folder), wait=wait, device=device)
 
-    def _settle(
+    # Identity and model.
+
+    def _identified(
         self, model: MCHModel | str | os.PathLike[str] | None, bits: int | None
-    ) -> dict[str, Any]:
-        """What the index is of: read from it, or, where it is new, written to it."""
-        facts: dict[str, Any] | None = self._store.get("model")
+    ) -> Identity:
+        """The identity of the index: read from it, or written to it if it is new."""
+        facts = self._store.get("model")
         if facts is None:
             if self._store.get("uuid") is None or len(self._store):
                 raise StoreDamagedError(f"{self._store.name} is damaged: it names no model")
             with self._store.writer(max(self.wait, 10.0)):
                 facts = self._store.get("model")  # another process may have been first
                 if facts is None:
-                    facts = self._found(model, bits)
-                    self._keep_model()  # before it is named: a crash must not come between
-                    self._store.set(model=facts)
-                    return facts
-        if bits is not None and bits != facts["bits"]:
+                    identity = self._new_identity(model, bits)
+                    self._keep_model()  # first: an index that names a model must have it
+                    self._store.set(model=identity.to_json())
+                    return identity
+        identity = Identity.from_json(facts)
+        if bits is not None and bits != identity.bits:
             raise ModelMismatchError(
-                f"{self._store.name} holds codes of {facts['bits']} bits, not of {bits}"
+                f"{self._store.name} holds codes of {identity.bits} bits, not of {bits}"
             )
         if model is not None:
-            self._check(facts, model)
-        return facts
+            self._use(model, identity)
+        return identity
 
-    def _found(
+    def _new_identity(
         self, model: MCHModel | str | os.PathLike[str] | None, bits: int | None
-    ) -> dict[str, Any]:
+    ) -> Identity:
         if model is None and bits is not None:
-            BucketTable(bits)  # refuses a width that cannot be
-            return {"bits": bits, "fingerprint": None, "name": None, "names": [], "boxes": []}
+            return Identity.of_codes(bits)
         self._model = self._loaded(DEFAULT_MODEL if model is None else model)
         if bits is not None and bits != self._model.bits:
             raise ValueError(f"the model's codes have {self._model.bits} bits, not {bits}")
-        layout = self._model.layout
-        return {
-            "bits": self._model.bits,
-            "fingerprint": self._model.fingerprint,
-            "name": shipped_name(self._model.fingerprint) or _name_of(model),
-            "names": list(layout.names),
-            "boxes": [list(box) for box in layout.boxes],
-        }
+        name = shipped_name(self._model.fingerprint)
+        if name is None and isinstance(model, (str, os.PathLike)):
+            name = os.path.basename(os.path.abspath(model))
+        return Identity.of_model(self._model, name)
 
     def _loaded(self, model: MCHModel | str | os.PathLike[str]) -> MCHModel:
         from mchindex.models import MCHModel
@@ -172,211 +190,119 @@ class MCHIndex:
         return MCHModel.load(model, device=self._device)
 
     def _keep_model(self) -> None:
-        """A model of the user's own is copied, so that the index needs nothing outside of it."""
+        """Copies a model that does not ship, so that the index needs nothing outside of it."""
         folder = self._store.folder
         if folder is None or self._model is None:
             return
         if shipped_name(self._model.fingerprint) is None:
             self._model.save(folder / MODEL_FOLDER)
 
-    def _check(self, facts: dict[str, Any], model: MCHModel | str | os.PathLike[str]) -> None:
+    def _use(self, model: MCHModel | str | os.PathLike[str], identity: Identity) -> None:
         loaded = self._loaded(model)
-        if loaded.fingerprint != facts["fingerprint"]:
+        if loaded.fingerprint != identity.fingerprint:
             raise ModelMismatchError(
-                f"{self._store.name} was filled by "
-                f"{facts['name'] or 'another model'} ({facts['fingerprint'] or 'own codes'}), not "
-                f"by this one ({loaded.fingerprint}): open it without a model, or make a new index"
+                f"{self._store.name} was filled by {identity.title}, not by this one "
+                f"({loaded.fingerprint}): open it without a model, or create a new index"
             )
         self._model = loaded
 
     @property
     def model(self) -> MCHModel:
-        """The model that fills the index; loaded when it is first needed."""
+        """The model that fills the index. It is loaded when it is first needed."""
         with self._lock:
             if self._model is None:
-                facts, folder = self._facts, self._store.folder
-                if facts["fingerprint"] is None:
+                identity, folder = self.identity, self._store.folder
+                if not identity.has_model:
                     raise ValueError(
                         f"{self._store.name} has no model, only codes: use add_codes and "
                         "search_codes"
                     )
                 own = None if folder is None else folder / MODEL_FOLDER
                 if own is not None and own.is_dir():
-                    self._check(facts, own)
+                    self._use(own, identity)
                 else:
-                    self._check(facts, facts["name"] or DEFAULT_MODEL)
+                    self._use(identity.name or DEFAULT_MODEL, identity)
             assert self._model is not None
             return self._model
 
     @property
-    def layout(self) -> Layout | None:
-        """The regions that codes are of; None for codes of your own."""
-        return self._layout
+    def bits(self) -> int:
+        """The width of the codes."""
+        return self.identity.bits
 
-    # The table and the store.
+    @property
+    def layout(self) -> Layout | None:
+        """The regions that codes are of; None for your own codes."""
+        return self.identity.layout
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of the index; None if it is in memory."""
+        return self._store.folder
 
     def refresh(self) -> None:
-        """Brings the table up to what is committed. Every search does it by itself."""
-        if self._store.version() != self._seen:
-            with self._lock, self._store.one_state():
-                self._follow()
+        """Takes in what other processes have committed. Every search does this by itself."""
+        self._live.refresh()
 
-    def _follow(self) -> None:
-        """Within the lock and one state of the store: the table as of that state."""
-        version = self._store.version()
-        if version == self._seen:
-            return
-        self._moves += 1  # odd: the table is between two states
-        try:
-            with self._store.changes(self._position, self.bits) as (change, parts):
-                table = BucketTable(self.bits) if change.again else self._table
-                read = 0
-                for keys, entries in parts:
-                    table.add(keys, entries["code"], entries["region"])
-                    read += len(keys)
-            if len(change.removed):
-                table.remove(change.removed)
-            if len(table) != change.images:
-                raise StoreDamagedError(
-                    f"{self._store.name} is damaged: {len(table)} of {change.images} images are "
-                    "left"
-                )
-            if read > max(SNAPSHOT_AFTER, table.n_codes // 2):
-                table.optimize()  # most of it is new: in one piece it is searched faster
-            # Only now: what failed half-way is done again from the start, which does no harm.
-            self._table, self._position, self._seen = table, change.to, version
-        finally:
-            self._moves += 1
-
-    def _take_in(
-        self, at: Position, images: NDArray[np.int64], count: int, entries: NDArray[Any]
-    ) -> None:
-        """What `_follow` would read, from memory: new images, numbered from 0, and their codes.
-
-        Only by the writer, whose table was up to date, at `at`, before it stored them.
-        """
-        with self._lock:
-            if self._position is not at:
-                return  # a search in another thread has read them already
-            keys = at.key + 1 + images
-            self._moves += 1
-            try:
-                self._table.add(keys, entries["code"], entries["region"])
-                total = at.keys + sum(range(at.key + 1, at.key + 1 + count))
-                self._position = Position(at.key + count, at.gone, total)
-                self._seen = self._store.version()
-            finally:
-                self._moves += 1
-
-    def _open_snapshot(self) -> None:
-        """Starts from the last snapshot of the table, if it is sound and of this store."""
-        folder, facts = self._store.folder, self._store.get("snapshot")
-        if folder is None or facts is None:
-            return
-        try:
-            table = BucketTable.load(folder / facts["file"], mmap=True)
-        except (SnapshotError, OSError):
-            return  # the store has it all
-        if table.bits == self.bits and table.n_codes == facts["codes"]:
-            self._table = table
-            self._position = Position(facts["key"], facts["gone"], facts["keys"])
-            self._snapshot_at = facts["changes"]
-
-    _snapshot_at = 0
-
-    def _save_snapshot(self) -> None:
-        """Within the writer's lock: a snapshot, where opening would otherwise take long."""
-        folder = self._store.folder
-        changes = self._position.key + self._position.gone
-        if changes - self._snapshot_at < max(SNAPSHOT_AFTER, self._table.n_codes // 20):
-            return
-        if folder is not None:
-            file = f"{TABLE}{uuid.uuid4().hex[:12]}.snapshot"
-            self._table.optimize()
-            try:
-                self._table.save(folder / file)
-            except OSError:
-                return  # the disk is full, say: opening takes longer, and nothing is lost
-            # The store names its snapshot: one that the store does not know of is never used.
-            self._store.set(
-                snapshot={
-                    "file": file,
-                    "codes": self._table.n_codes,
-                    "key": self._position.key,
-                    "gone": self._position.gone,
-                    "keys": self._position.keys,
-                    "changes": changes,
-                }
-            )
-            for old in folder.glob(f"{TABLE}*"):  # those of writers that crashed, too
-                if old.name != file:
-                    old.unlink(missing_ok=True)
-        self._store.trim_removals()
-        self._snapshot_at = changes
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        with self._store.writer(self.wait):
-            self.refresh()
-            try:
-                yield
-            finally:
-                self.refresh()
-                self._save_snapshot()
-
-    # Adding.
+    # Adding and removing.
 
     def add(
         self,
         images: Any,
         ids: Any = None,
         *,
-        metadata: Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata] | None = None,
+        metadata: EachMetadata | None = None,
         progress: bool | OnCommit | None = None,
         batch: int = BATCH,
     ) -> Added:
-        """Adds images: files, folders, patterns, Pillow images, arrays, tensors, or any iterable.
+        """Adds images: files, folders, patterns, file objects, Pillow images, arrays, tensors, or
+        any iterable of these.
 
-        `ids`: one an image, text or integers; without them files go by their absolute paths and
-        pictures in memory are numbered. An image whose id is there is replaced if it has changed.
-        `metadata`: a mapping for all, one for each, or a function of the path (or id).
-        `progress`: a function that is called after each commit; True and False show a bar or do
-        not, None shows one on a terminal.
+        `ids`: one per image, text or integers. Without ids, files go by their absolute paths, and
+        pictures in memory are numbered. An image whose id is already there is replaced if it has
+        changed.
+        `metadata`: a mapping for all, an iterable with one per image, or a function of the path (or
+        the id).
+        `progress`: a function that is called with a `Commit` after each commit. True and False show
+        a bar or do not; None shows one on a terminal.
 
-        What a commit has stored survives a crash; an interrupted `add` is simply run again.
+        A single image that cannot be read raises ImageError; among several, `failed` of the result
+        says what could not be read. What a commit has stored survives a crash. To continue an
+        interrupted `add`, run it again.
         """
-        return self._add(images, ids, metadata, progress, batch, force=False)
+        return self._add(images, ids, metadata, progress, batch, update=False)
 
     def update(
         self,
         images: Any,
         ids: Any = None,
         *,
-        metadata: Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata] | None = None,
+        metadata: EachMetadata | None = None,
         progress: bool | OnCommit | None = None,
         batch: int = BATCH,
     ) -> Added:
-        """As `add`, but encodes every image again and fails for ids that are not there."""
-        return self._add(images, ids, metadata, progress, batch, force=True)
+        """Like `add`, but encodes every image again, and fails for ids that are not there."""
+        return self._add(images, ids, metadata, progress, batch, update=True)
 
     def _add(
         self,
         images: Any,
         ids: Any,
-        metadata: Any,
+        metadata: EachMetadata | None,
         progress: bool | OnCommit | None,
         batch: int,
-        force: bool,
+        update: bool,
     ) -> Added:
         if batch < 1:
             raise ValueError(f"a batch has at least 1 image, not {batch}")
         result = Added()
-        with self._writing():
-            items, total = given(images, ids, metadata, result.ignored)
-            with reporting(progress) as step:
-                Adding(self._store, self.model, self.refresh, result, batch, force).run(
-                    items, total, step
-                )
+        with self._live.writing(self.wait):
+            items, total = to_items(images, ids, metadata, result.ignored)
+            adding = Adding(self._store, self._live, self.model, batch, update)
+            with reporting(progress) as report:
+                adding.run(items, total, result, report)
+        if result.failed and _is_one_picture(images):
+            raise ImageError(str(result.failed[0]))
         return result
 
     def add_codes(
@@ -387,73 +313,50 @@ class MCHIndex:
         *,
         metadata: Sequence[Metadata | None] | None = None,
     ) -> int:
-        """Adds images by codes of your own: ids (n,), codes (n, bits // 8) as np.packbits packs.
+        """Adds images by your own codes: ids (n,), codes (n, bits // 8) as np.packbits packs them.
 
-        The same id in several rows is one image with several codes; `regions` (n,) numbers them.
-        An image that is there is replaced. `metadata` has one entry for each distinct id, in order
+        The same id in several rows is one image with several codes; `regions` (n,) numbers them. An
+        image that is already there is replaced. `metadata` has one entry per distinct id, in order
         of first appearance. Returns the number of images.
         """
-        with self._writing():
-            packed = _checked_codes(codes, self.bits)
-            names, where = _distinct(ids)
-            if len(where) != len(packed):
-                raise ValueError(f"{len(where)} ids and {len(packed)} codes were given")
-            if metadata is not None and len(metadata) != len(names):
-                raise ValueError(f"{len(metadata)} metadata for {len(names)} images were given")
-            notes = [None] * len(names) if metadata is None else [json_of(m) for m in metadata]
-            entries = np.zeros(len(packed), code_type(self.bits))
-            entries["code"], entries["keep"] = packed, 1
-            if regions is not None:
-                numbers = np.asarray(regions)
-                if numbers.shape != (len(packed),) or numbers.dtype.kind not in "iu":
-                    raise ValueError(f"regions are {len(packed)} integers, one a code")
-                if numbers.size and (numbers.min() < 0 or numbers.max() > 0xFF):
-                    raise ValueError("regions are numbered 0 to 255")
-                entries["region"] = numbers
-            if len(names) != len(where):  # several codes an image: each image's together
-                order = np.argsort(where, kind="stable")
-                entries, where = entries[order], where[order]
-            ends = np.searchsorted(where, np.arange(len(names) + 1)) * entries.itemsize
-            raw, cuts = entries.tobytes(), ends.tolist()
-            for start in range(0, len(names), BULK):
-                part = range(start, min(start + BULK, len(names)))
-                rows = [
-                    Row(names[i], raw[cuts[i] : cuts[i + 1]], None, *_FILE, notes[i]) for i in part
-                ]
-                self.refresh()
-                at = self._position
-                if not self._store.insert(rows):
-                    size = entries.itemsize
-                    some = slice(cuts[start] // size, cuts[part.stop] // size)
-                    self._take_in(at, where[some] - start, len(part), entries[some])
-                self.refresh()
-        return len(names)
+        with self._live.writing(self.wait):
+            rows = rows_of_codes(ids, codes, regions, metadata, self.bits)
+            for part in groups(iter(rows), BULK):
+                self._live.insert(part)
+        return len(rows)
 
     def add_records(self, rows: Iterable[Row]) -> tuple[int, int]:
-        """Stores images as records of another index; how many were added and replaced.
+        """Stores records of another index; returns how many images were added and replaced.
 
-        Their codes must be of this index's model: who calls it has made sure of that.
+        The caller makes sure that their codes are from the same model.
         """
         added = replaced = 0
-        with self._writing():
+        with self._live.writing(self.wait):
             for part in groups(iter(rows), RECORDS):
-                before = len(self._store.insert(part))
+                before = len(self._live.insert(part))
                 added += len({row.id for row in part}) - before
                 replaced += before
-                self.refresh()
         return added, replaced
 
-    def remove(self, ids: Id | Iterable[Id]) -> int:
-        """Removes images; returns how many of them were there."""
+    def remove(self, ids: Id | Iterable[Id] | None = None, *, filter: Filter | None = None) -> int:
+        """Removes images by ids, or all that match a filter; returns how many were removed."""
+        if (ids is None) == (filter is None):
+            raise TypeError("remove takes ids or a filter")
+        if filter is not None:
+            if not filter:
+                raise ValueError("an empty filter matches every image: pass the ids to remove all")
+            with self._live.writing(self.wait):
+                return self._live.remove(self._store.ids(self._matching(filter).tolist()))
         single = isinstance(ids, (str, int, np.integer, os.PathLike))
         wanted = self._resolved([ids] if single else ids)  # type: ignore[arg-type]
-        with self._writing():
-            return self._store.remove(wanted)
+        with self._live.writing(self.wait):
+            return self._live.remove(wanted)
 
     def prune(self, within: str | os.PathLike[str] | None = None) -> list[Id]:
-        """Removes the images whose files are gone, all or those within a folder; their ids."""
+        """Removes the images whose files no longer exist, all or those in a folder; returns their
+        ids."""
         root = None if within is None else os.path.join(os.path.abspath(within), "")
-        with self._writing():
+        with self._live.writing(self.wait):
             lost = [
                 row.id
                 for row in self._store.each()
@@ -462,135 +365,191 @@ class MCHIndex:
                 and _is_gone(row.path)
             ]
             if lost:
-                self._store.remove(lost)
+                self._live.remove(lost)
         return lost
 
     def set_metadata(self, id: Id, metadata: Metadata) -> None:
-        """Gives an image other metadata."""
+        """Replaces the metadata of an image."""
         (name,) = self._resolved([id])
-        with self._writing():
+        with self._live.writing(self.wait):
             if not self._store.known([name]):
                 raise KeyError(id)
-            self._store.touch({name: {"metadata": json_of(metadata)}})
+            self._store.touch({name: {"metadata": metadata_json(metadata)}})
 
     # Searching.
 
+    @overload
+    def search(
+        self, query: None = None, k: int = 10, *, id: Id, region: str | None = None,
+        **limits: Unpack[Limits],
+    ) -> Hits: ...  # fmt: skip
+    @overload
+    def search(  # type: ignore[overload-overlap]  # text is an iterable of text
+        self, query: OneImage, k: int = 10, *, region: Sequence[float] | None = None,
+        **limits: Unpack[Limits],
+    ) -> Hits: ...  # fmt: skip
+    @overload
+    def search(
+        self, query: Iterable[Source], k: int = 10, *, region: Sequence[float] | None = None,
+        **limits: Unpack[Limits],
+    ) -> Answers: ...  # fmt: skip
     def search(
         self,
-        query: Any = None,
+        query: Source | Iterable[Source] | None = None,
         k: int = 10,
         *,
         id: Id | None = None,
         region: Sequence[float] | str | None = None,
-        max_radius: int | None = None,
-        max_buckets: int | None = None,
-        filter: Mapping[str, Any] | None = None,
-        allowed: Iterable[Id] | None = None,
-        threads: int = 0,
-    ) -> Any:
-        """The k images nearest to an image: Hits; to several: a list-like of Hits.
+        **limits: Unpack[Limits],
+    ) -> Hits | Answers:
+        """The k images nearest to an image (Hits), or to each of several images (Answers).
 
         `region` searches by a part of the query: a box (x0, y0, x1, y1) in pixels.
-        `id` instead of a query: more like an image of the index, which is left out of the hits;
-        `region` is then the name of one of its regions that has a code ("top-left").
-        `max_radius` bounds the distance, `max_buckets` the effort. `filter` compares metadata:
-        {"album": "2024"}, or a list of values of which any will do. `allowed`: only these ids.
+        `id` instead of a query finds more images like one in the index, which is left out of the
+        hits; `region` is then the name of one of its regions that has a code ("top-left").
+
+        `offset` skips hits: `offset=10` gives the second page of ten.
+        `max_radius` bounds the distance, `max_buckets` the effort; where a limit may have kept
+        images out, `exact` is False and `limited_by` names it.
+        `filter` compares metadata: {"album": "2024", "year": {">=": 2020}, "camera.model": "X100"};
+        a list of values means any of them. `allowed`: only these ids.
         """
-        limits: dict[str, Any] = {
-            "max_radius": max_radius, "max_buckets": max_buckets, "filter": filter,
-            "allowed": allowed, "threads": threads,
-        }  # fmt: skip
         if (query is None) == (id is None):
             raise TypeError("search takes a query or the id of an image in the index")
         if id is not None:
-            return self._search_id(id, k, region, limits)
+            code, name = self._code_of(id, region)
+            return self._search(code, k, leave_out=name, **limits)[0]
+        codes, single = self._query_codes(query, region)
+        answers = self._search(codes, k, **limits)
+        return answers[0] if single else answers
+
+    def within(
+        self,
+        query: Source | None = None,
+        radius: int = 0,
+        *,
+        id: Id | None = None,
+        region: Sequence[float] | str | None = None,
+        filter: Filter | None = None,
+        allowed: Iterable[Id] | None = None,
+        threads: int = 0,
+    ) -> Hits:
+        """All images within a Hamming radius (inclusive) of an image, nearest first."""
+        if (query is None) == (id is None):
+            raise TypeError("within takes a query or the id of an image in the index")
+        if radius < 0:
+            raise ValueError(f"a radius is at least 0, not {radius}")
+        leave_out = None
+        if id is not None:
+            codes, leave_out = self._code_of(id, region)
+        else:
+            codes, single = self._query_codes(query, region)
+            if not single:
+                raise TypeError("within takes one query: call it for each of several")
+        select = self._selection(filter, allowed, leave_out)
+
+        def find(table: BucketTable, chosen: _Selected | None) -> Found:
+            keys = None if chosen is None else chosen.keys
+            inside = table.within(codes, radius, allowed=keys, threads=threads)
+            # One more than there are, so that the search reports the effort for the whole ball.
+            found = Found.of(
+                table.search(
+                    codes, len(inside.ids) + 1, max_radius=radius, allowed=keys, threads=threads
+                ),
+                table.n_codes,
+            )
+            found.exact = np.ones(1, bool)
+            if chosen is not None and chosen.leave_out is not None:
+                return found.without(chosen.leave_out, len(inside.ids))
+            return found
+
+        return self._answers(self._live.consistently(select, find), None)[0]
+
+    @overload
+    def search_codes(
+        self, codes: ManyCodes, k: int = 10, **limits: Unpack[Limits]
+    ) -> Answers: ...  # fmt: skip
+    @overload
+    def search_codes(self, codes: OneCode, k: int = 10, **limits: Unpack[Limits]) -> Hits: ...
+    @overload
+    def search_codes(self, codes: ArrayLike, k: int = 10, **limits: Unpack[Limits]) -> Answers: ...
+    def search_codes(
+        self, codes: ArrayLike, k: int = 10, **limits: Unpack[Limits]
+    ) -> Hits | Answers:
+        """The k images nearest to each code: codes (n, bits // 8) -> Answers.
+
+        One code, (bits // 8,), gives Hits. The limits are those of `search`.
+        """
+        array = np.asarray(codes)
+        answers = self._search(array[None] if array.ndim == 1 else array, k, **limits)
+        return answers[0] if array.ndim == 1 else answers
+
+    def _query_codes(self, query: Any, region: Any) -> tuple[NDArray[np.uint8], bool]:
+        """The codes of one or several queries, and whether it was one."""
         if isinstance(region, str):
             raise TypeError("a region of a query is a box (x0, y0, x1, y1) in pixels")
         single = one_image(query)
-        least = self.model.least if region is None else None  # of a part every pixel may count
-        pictures = []
-        for image in [query] if single else query:
-            picture = read_picture(image, least)
-            if region is not None:
-                picture = picture._replace(image=_cut(picture.image, picture.size, region))
-            pictures.append(picture.image)
-        answers = self.search_codes(self.model.encode_query(pictures), k, **limits)
-        return answers[0] if single else answers
+        return self.model.encode_query([query] if single else query, region), single
 
-    def _search_id(self, id: Id, k: int, region: Any, limits: dict[str, Any]) -> Hits:
+    def _code_of(self, id: Id, region: Any) -> tuple[NDArray[np.uint8], Id]:
+        """The code of an image of the index, as a row, and the id under which it is stored."""
         row = self._store.row(*self._resolved([id]))
         if row is None:
             raise KeyError(f"there is no image {id!r} in {self._store.name}")
         _, entries = unpack_codes([row.key], [row.codes], self.bits)
-        name = self._region_name(int(entries["region"].min())) if region is None else region
-        where = [i for i, r in enumerate(entries["region"]) if self._region_name(int(r)) == name]
-        if not where:
-            has = ", ".join(self._region_name(int(r)) for r in entries["region"])
-            raise ValueError(f"image {id!r} has no code for {name!r}, only for: {has}")
-        return self._search_codes(entries["code"][where[:1]], k, leave_out=row.id, **limits)[0]
+        names = [self.identity.region_name(int(r)) for r in entries["region"]]
+        name = names[int(entries["region"].argmin())] if region is None else region
+        if name not in names:
+            raise ValueError(f"image {id!r} has no code for {name!r}, only for: {', '.join(names)}")
+        return entries["code"][[names.index(name)]], row.id
 
-    def search_codes(
-        self,
-        codes: ArrayLike,
-        k: int = 10,
-        *,
-        max_radius: int | None = None,
-        max_buckets: int | None = None,
-        filter: Mapping[str, Any] | None = None,
-        allowed: Iterable[Id] | None = None,
-        threads: int = 0,
-    ) -> Any:
-        """The k images nearest to each code: codes (n, bits // 8) -> a list-like of Hits.
-
-        One code, (bits // 8,), gives one Hits.
-        """
-        array = np.asarray(codes)
-        answers = self._search_codes(
-            array[None] if array.ndim == 1 else array, k, max_radius=max_radius,
-            max_buckets=max_buckets, filter=filter, allowed=allowed, threads=threads,
-        )  # fmt: skip
-        return answers[0] if array.ndim == 1 else answers
-
-    def _search_codes(
+    def _search(
         self,
         codes: Any,
         k: int,
         *,
-        max_radius: int | None,
-        max_buckets: int | None,
-        filter: Mapping[str, Any] | None,
-        allowed: Iterable[Id] | None,
-        threads: int,
+        offset: int = 0,
+        max_radius: int | None = None,
+        max_buckets: int | None = None,
+        filter: Filter | None = None,
+        allowed: Iterable[Id] | None = None,
+        threads: int = 0,
         leave_out: Id | None = None,
     ) -> Answers:
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        plain = filter is None and allowed is None and leave_out is None
-        names = None if allowed is None else self._resolved(allowed)
-        # Of one state: if the table has moved on meanwhile, again with it held fast.
-        for held in (contextlib.nullcontext(), self._lock):
-            with held:
-                keys, lone = None, None
-                if plain:
-                    self.refresh()
-                    moves, table = self._moves, self._table
-                else:
-                    with self._lock, self._store.one_state():
-                        self._follow()
-                        moves, table = self._moves, self._table
-                        keys, lone = self._eligible(filter, names, leave_out)
-                found = table.search(
-                    codes, k + (lone is not None), max_radius=max_radius, max_buckets=max_buckets,
-                    allowed=keys, threads=threads,
-                )  # fmt: skip
-            if moves % 2 == 0 and moves == self._moves:
-                break
-        return Answers(found, self._read, lone, k)
+        if offset < 0:
+            raise ValueError(f"offset must be at least 0, not {offset}")
+        select = self._selection(filter, allowed, leave_out)
+        wanted = offset + k
 
-    def _eligible(
-        self, filter: Mapping[str, Any] | None, names: list[Id] | None, leave_out: Id | None
-    ) -> tuple[NDArray[np.int64] | None, int | None]:
-        """Keys of the images that may be hits, if not all may, and of one that is found in vain."""
+        def find(table: BucketTable, chosen: _Selected | None) -> Found:
+            keys, lone = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
+            found = Found.of(
+                table.search(
+                    codes, wanted + (lone is not None), max_radius=max_radius,
+                    max_buckets=max_buckets, allowed=keys, threads=threads,
+                ),
+                table.n_codes,
+            )  # fmt: skip
+            found = found if lone is None else found.without(lone, wanted)
+            return found.columns(offset, wanted) if offset else found
+
+        limit = _first_limit(self.bits, max_radius, max_buckets)
+        return self._answers(self._live.consistently(select, find), limit)
+
+    def _selection(
+        self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Id | None
+    ) -> Callable[[], _Selected] | None:
+        """What finds out, in one state of the store, which images may be hits; None: all may."""
+        if filter is None and allowed is None and leave_out is None:
+            return None
+        names = None if allowed is None else self._resolved(allowed)
+        return partial(self._selected, filter, names, leave_out)
+
+    def _selected(
+        self, filter: Filter | None, names: list[Id] | None, leave_out: Id | None
+    ) -> _Selected:
         keys: NDArray[np.int64] | None = None
         if filter is not None:
             keys = self._matching(filter)
@@ -598,26 +557,40 @@ class MCHIndex:
             those = np.array([k.key for k in self._store.known(names).values()], np.int64)
             keys = those if keys is None else np.intersect1d(keys, those)
         lone = None if leave_out is None else self._store.known([leave_out]).get(leave_out)
-        if lone is None or keys is None:
-            return keys, None if lone is None else lone.key
-        return keys[keys != lone.key], None
+        if lone is None:
+            return _Selected(keys, None)
+        return (
+            _Selected(None, lone.key) if keys is None else _Selected(keys[keys != lone.key], None)
+        )
 
-    def _matching(self, conditions: Mapping[str, Any]) -> NDArray[np.int64]:
+    def _matching(self, conditions: Filter) -> NDArray[np.int64]:
+        """The keys of the images that match a filter; remembered until the store changes."""
         version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
         held = self._filters.get(text)
         if held is None or held[0] != version:
-            if len(self._filters) > 8:
+            if len(self._filters) > FILTERS:
                 self._filters.clear()
-            held = (version, self._store.matching(dict(conditions)))
+            held = (version, self._store.matching(conditions))
             self._filters[text] = held
         return held[1]
 
-    def _read(self, keys: NDArray[np.int64], regions: NDArray[np.int16], distances: Any) -> Any:
-        """Records of hits: a list for each query."""
+    def _answers(self, found: Found, limit: Limit | None) -> Answers:
+        answers = Answers(found, self._read, limit)
+        with self._lock:
+            self._unread.add(answers)
+        return answers
+
+    def _read(
+        self,
+        keys: NDArray[np.int64],
+        regions: NDArray[np.int16],
+        distances: NDArray[np.int32],
+    ) -> list[list[Hit]]:
+        """Reads the records of hits: a list per query."""
         rows = self._store.rows(np.unique(keys[keys >= 0]).tolist())
         return [
             [
-                self._hit(rows[key], int(region), int(distance))
+                self._hit(rows[key], region, distance)
                 for key, region, distance in zip(*line, strict=True)
                 if key in rows
             ]
@@ -625,19 +598,10 @@ class MCHIndex:
         ]
 
     def _hit(self, row: Row, region: int, distance: int) -> Hit:
-        notes = json.loads(row.metadata) if row.metadata else {}
-        name, box = self._region_name(region), self._box(row, region)
-        return Hit(row.id, distance, name, box, row.path, notes)
-
-    def _region_name(self, region: int) -> str:
-        if self._layout is not None and region < len(self._layout):
-            return self._layout.names[region]
-        return "whole" if region == 0 else f"region {region}"
-
-    def _box(self, row: Row, region: int) -> PixelBox | None:
-        if self._layout is None or region >= len(self._layout) or not row.width or not row.height:
-            return None
-        return in_pixels(self._layout.boxes[region], row.width, row.height)
+        identity = self.identity
+        box = identity.region_box(region, row.width, row.height)
+        name = identity.region_name(region)
+        return Hit(row.id, distance, name, box, row.path, _metadata_of(row))
 
     # What is in it.
 
@@ -657,9 +621,19 @@ class MCHIndex:
             for name in names
         ]
 
+    def count(self, filter: Filter | None = None) -> int:
+        """The number of images, all or those that match a filter."""
+        return len(self) if filter is None else len(self._matching(filter))
+
+    def ids(self, filter: Filter | None = None) -> list[Id]:
+        """The ids of the images, all or those that match a filter, oldest first."""
+        if filter is None:
+            return list(self)
+        with self._store.one_state():
+            return self._store.ids(self._matching(filter).tolist())
+
     def __len__(self) -> int:
-        self.refresh()
-        return len(self._table)
+        return len(self._live.current)
 
     def __contains__(self, id: object) -> bool:
         self._store.check_open()
@@ -670,7 +644,7 @@ class MCHIndex:
         return bool(self._store.known(names))
 
     def __iter__(self) -> Iterator[Id]:
-        """The ids of all images, in the order in which they came."""
+        """The ids of all images, oldest first."""
         return (row.id for row in self._store.each())
 
     def __getitem__(self, id: Id) -> Stored:
@@ -680,7 +654,7 @@ class MCHIndex:
         return self._stored(row)
 
     def images(self) -> Iterator[Stored]:
-        """All images, in the order in which they came."""
+        """All images, oldest first."""
         return map(self._stored, self._store.each())
 
     def _stored(self, row: Row) -> Stored:
@@ -689,39 +663,53 @@ class MCHIndex:
         return Stored(
             row.id,
             row.path,
-            json.loads(row.metadata) if row.metadata else {},
+            _metadata_of(row),
             (row.width, row.height) if row.width and row.height else None,
-            tuple(map(self._region_name, numbers)),
-            tuple(self._box(row, r) for r in numbers),
+            tuple(map(self.identity.region_name, numbers)),
+            tuple(self.identity.region_box(r, row.width, row.height) for r in numbers),
             entries["keep"].copy(),
             entries["code"].copy(),
         )
 
     def stats(self) -> dict[str, Any]:
         """Figures about the index."""
-        self.refresh()
-        images, codes = len(self._table), self._table.n_codes
-        folder = self._store.folder
+        table, identity = self._live.current, self.identity
+        images, codes = len(table), table.n_codes
         return {
-            "path": None if folder is None else str(folder),
+            "path": None if self.path is None else str(self.path),
             "images": images,
             "codes": codes,
-            "buckets": self._table.n_buckets,
+            "buckets": table.n_buckets,
             "anhc": codes / images if images else 0.0,
             "bits": self.bits,
             "bytes": self._store.bytes(),
-            "memory": self._table.memory()["total"],
-            "model": self._facts["name"],
-            "fingerprint": self._facts["fingerprint"],
-            "regions": [] if self._layout is None else list(self._layout.names),
+            "memory": table.memory()["total"],
+            "model": identity.name,
+            "fingerprint": identity.fingerprint,
+            "regions": list(identity.regions),
         }
 
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """Writes a copy of the index, as of one moment, to a new folder.
+
+        Others may search and add meanwhile. An index in memory is written to disk.
+        """
+        own = self.model if self.identity.has_model and self.path is None else None
+        back_up(self._store, Path(path), own)
+
     def close(self) -> None:
-        """Frees files and memory. What was added is on the disk long before."""
+        """Frees files and memory. Whatever was added is already on disk.
+
+        Hits stay usable: the records of answers that are still in use are read first.
+        """
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._store.close()
+            if self._closed:
+                return
+            for answers in list(self._unread):
+                with contextlib.suppress(StoreError):  # looking at these answers will say why
+                    answers.load()
+            self._closed = True
+            self._store.close()
 
     def __enter__(self) -> MCHIndex:
         return self
@@ -735,21 +723,43 @@ class MCHIndex:
         self.close()
 
     def __repr__(self) -> str:
-        where = self._store.folder or "in memory"
+        where = self.path or "in memory"
         if self._closed:
             return f"<MCHIndex {where}: closed>"
-        return f"<MCHIndex {where}: {len(self):,} images, {self._table.n_codes:,} codes>"
+        table = self._live.current
+        return f"<MCHIndex {where}: {len(table):,} images, {table.n_codes:,} codes>"
 
 
-def _name_of(model: Any) -> str | None:
-    """What a person calls a model that was given by its folder."""
-    return (
-        os.path.basename(os.path.abspath(model)) if isinstance(model, (str, os.PathLike)) else None
-    )
+@dataclass(frozen=True)
+class _Selected:
+    """The images that may be hits."""
+
+    keys: NDArray[np.int64] | None  # None: all
+    leave_out: int | None  # the key of an image that is not a hit although it may be found
+
+
+def _first_limit(bits: int, max_radius: int | None, max_buckets: int | None) -> Limit | None:
+    """The limit that a search reaches first."""
+    if max_buckets is not None:
+        radius = bits if max_radius is None else min(max_radius, bits)
+        if max_buckets < sum(math.comb(bits, r) for r in range(radius + 1)):
+            return "max_buckets"
+    return None if max_radius is None else "max_radius"
+
+
+def _metadata_of(row: Row) -> dict[str, Any]:
+    return json.loads(row.metadata) if row.metadata else {}
+
+
+def _is_one_picture(images: Any) -> bool:
+    """Whether `add` was given one picture, rather than a folder, a pattern or several."""
+    if isinstance(images, (str, os.PathLike)):
+        return not os.path.isdir(images) and not glob.has_magic(os.fspath(images))
+    return one_image(images)
 
 
 def _is_gone(path: str) -> bool:
-    """Whether a file is surely not there, rather than out of reach."""
+    """Whether a file surely does not exist, rather than being out of reach."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -759,45 +769,4 @@ def _is_gone(path: str) -> bool:
     return False
 
 
-def _checked_codes(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
-    array = np.asarray(codes)
-    if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != bits // 8:
-        raise ValueError(
-            f"codes are uint8 of shape (n, {bits // 8}), as np.packbits makes them of {bits} bits, "
-            f"not {array.dtype} of shape {array.shape}"
-        )
-    return array
-
-
-def _distinct(ids: Any) -> tuple[list[Id], NDArray[np.int64]]:
-    """The distinct ids in the order in which they come, and for each row which one it has."""
-    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1:
-        names, first, where = np.unique(ids, return_index=True, return_inverse=True)
-        rank = np.empty(len(names), np.int64)
-        order = np.argsort(first, kind="stable")
-        rank[order] = np.arange(len(names))
-        if len(names):
-            check_id(names[-1])  # the largest
-        return names[order].tolist(), rank[where.reshape(-1)]
-    if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1:
-        raise TypeError("ids are given one a code, in a list or an array")
-    place: dict[Id, int] = {}
-    where = np.array([place.setdefault(check_id(i), len(place)) for i in ids], np.int64)
-    return list(place), where
-
-
-def _cut(image: Image.Image, size: tuple[int, int], region: Sequence[float]) -> Image.Image:
-    """The part of an image that a box in pixels of the whole picture names."""
-    if len(region) != 4:
-        raise ValueError("a region is a box (x0, y0, x1, y1) in pixels")
-    x0, y0, x1, y1 = region
-    width, height = size
-    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-        raise ValueError(
-            f"the region {tuple(region)} does not lie within the picture of {width} x {height}"
-        )
-    box: Box = (x0 / width, y0 / height, x1 / width, y1 / height)
-    return image if box == WHOLE else image.crop(in_pixels(box, *image.size))
-
-
-__all__ = ["MCHIndex", "ModelMismatchError", "Stored"]
+__all__ = ["DEFAULT_MODEL", "MCHIndex", "Stored"]

@@ -9,7 +9,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mchindex.errors import ImageError
 from mchindex.images import read_picture
-from mchindex.index.results import Hit, PixelBox
+from mchindex.index.identity import PixelBox
+from mchindex.index.results import Hit
 from mchindex.regions import Box
 
 PAPER, EMPTY, INK, FAINT = "white", "#e4e4e4", "#1a1a1a", "#6b6b6b"

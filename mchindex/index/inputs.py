@@ -1,4 +1,4 @@
-"""Images from wherever `add` is given them: files, folders, patterns, pictures in memory."""
+"""What `add` is given, as items: files, folders, patterns, pictures in memory."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from mchindex.errors import ImageError
-from mchindex.images import Picture, Source, open_rgb, read_picture
-from mchindex.storage.records import Id
+from mchindex.folders import is_image_name, walk
+from mchindex.images import Picture, Source, file_name, is_file_object, open_rgb, read_picture
+from mchindex.storage.records import Id, Known
+from mchindex.storage.store import Store
 
 Metadata = Mapping[str, Any]
 _TRIES = 3  # at a file that changes while it is read
 _LARGEST = 1 << 30  # bytes of a file
-_COARSE = 2_000_000_000  # ns: no file system's clock ticks more slowly
+_COARSE = 2_000_000_000  # ns: no file system has a coarser clock
 
 
 @dataclass(slots=True)
 class Item:
-    """One image that was given, and what became of it."""
+    """One image on its way into the index: what was given, what is known, what became of it."""
 
-    source: Source | None  # None: there is nothing behind it, and `error` says why
+    source: Source | None  # None: there is nothing to read, and `error` says why
     id: Id | None = None
     path: str | None = None
     metadata: Metadata | None = None
@@ -40,46 +41,57 @@ class Item:
     width: int = 0
     height: int = 0
     error: str | None = None
+    known: Known | None = None  # what the store has under this id
+    decoded: bool = False
 
     @property
     def name(self) -> str:
         """What a person would call it."""
         return self.path if self.path is not None else str(self.id)
 
-    def stat(self) -> tuple[int, int] | None:
-        """The file's size and time now; None where there is none."""
-        if self.path is None:
-            return None
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None
-        return found.st_size, found.st_mtime_ns
+    def load(self, least: int | None, force: bool = False) -> Picture | None:
+        """The picture, or None if it cannot be read (see `error`) or is the one that is stored.
 
-    def load(self, least: int | None, known_hash: bytes | None = None) -> Picture | None:
-        """The picture, or None: `error` says why, or `hash` is the one that is known already."""
+        `force` loads it even if it is stored. `least` is that of `read_picture`.
+        """
+        known = None if force or self.known is None else self.known.hash
+        if self.error is not None:
+            return None
+        if known is not None and self._is_unchanged():
+            self.hash = known
+            return None
         try:
             if self.path is None:
-                return self._in_memory(known_hash)
+                return self._in_memory(known)
             data = self._read()
             self.hash = hashlib.sha256(data).digest()
-            if self.hash == known_hash:
+            if self.hash == known:
                 return None
             picture = read_picture(data, least)
         except ImageError as error:
-            self.error = re.sub(r"^the given (\d+ bytes|image): ", "", str(error))
+            self.error = re.sub(r"^the given (\d+ bytes|image|file): ", "", str(error))
             return None
         except OSError as error:
             self.error = error.strerror or str(error)
             return None
-        except Exception as error:  # what is given as a picture may do anything
+        except Exception as error:  # objects that are given as pictures may raise anything
             self.error = str(error) or type(error).__name__
             return None
         self.width, self.height = picture.size
         return picture
 
+    def _is_unchanged(self) -> bool:
+        """Whether the file has the size and the time that are stored."""
+        if self.path is None or self.known is None:
+            return False
+        try:
+            now = os.stat(self.path)
+        except OSError:
+            return False
+        return (now.st_size, now.st_mtime_ns) == (self.known.size, self.known.time)
+
     def _in_memory(self, known_hash: bytes | None) -> Picture | None:
-        image = open_rgb(self.source)
+        image = open_rgb(self.source)  # type: ignore[arg-type]  # None is refused like any other
         total = hashlib.sha256(f"{image.size}".encode())
         total.update(image.tobytes())
         self.hash = total.digest()
@@ -87,15 +99,15 @@ class Item:
         return None if self.hash == known_hash else Picture(image, image.size)
 
     def _read(self) -> bytes:
-        """The file's bytes, all of one state of it."""
+        """The bytes of the file, all from one version of it."""
         assert self.path is not None
         for _ in range(_TRIES):
-            # Not blocking: nobody may ever write to a pipe.
+            # Without blocking: a pipe may never have a writer.
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(file, "rb") as stream:
                 before = os.fstat(file)
                 if not stat.S_ISREG(before.st_mode):
-                    raise ImageError("it is not a file")
+                    raise ImageError("it is not a regular file")
                 if before.st_size > _LARGEST:
                     raise ImageError(f"too large: a file of {before.st_size:,} bytes")
                 began = time.time_ns()
@@ -103,29 +115,29 @@ class Item:
             now = os.stat(self.path)
             same = (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
             if same and len(data) == before.st_size:
-                # One that was just written may be written again at the same time of its clock:
-                # without a time it is read again the next time.
+                # A file that was just written may change again without its time changing: it is
+                # stored without a time, so the next `add` reads it again.
                 fresh = abs(began - before.st_mtime_ns) < _COARSE
                 self.size, self.time = before.st_size, None if fresh else before.st_mtime_ns
                 return data
-        raise ImageError("it changes while it is read")
+        raise ImageError("it changed while it was being read")
 
 
-def given(
+def to_items(
     images: Any,
     ids: Any = None,
-    metadata: Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata] | None = None,
+    metadata: Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata | None] | None = None,
     ignored: list[str] | None = None,
 ) -> tuple[Iterator[Item], int | None]:
-    """What was given as items, and how many they are where that is known beforehand.
+    """Items for what was given, and their number if it is known in advance.
 
-    Names of files in folders that are no images by their names are added to `ignored`.
+    Files in folders whose names are not those of images are added to `ignored`.
     """
     single = one_image(images)
     if not single and isinstance(ids, (str, bytes)):
         raise TypeError("several images need several ids")
     if isinstance(metadata, (str, bytes)):
-        raise TypeError("metadata are a mapping, one an image, or a function")
+        raise TypeError("metadata are a mapping, a list of mappings, or a function")
     if single and ids is not None and isinstance(ids, (str, int, np.integer)):
         ids = [ids]
     if single and isinstance(metadata, Mapping):
@@ -148,7 +160,7 @@ def given(
 
 def one_image(images: Any) -> bool:
     """Whether it is one image (or file, folder, pattern) rather than several."""
-    if isinstance(images, (str, bytes, os.PathLike, Image.Image)):
+    if isinstance(images, (str, bytes, os.PathLike, Image.Image)) or is_file_object(images):
         return True
     return getattr(images, "ndim", 4) <= 3 and (
         (isinstance(images, np.ndarray) and images.dtype.kind not in "UO")
@@ -161,14 +173,14 @@ def _several(images: Any) -> Iterable[Any]:
         raise TypeError("give ids beside the images: add(mapping.values(), ids=mapping.keys())")
     if not isinstance(images, Iterable):
         raise TypeError(
-            "images are given as file names, folders, Pillow images, arrays, tensors, or an "
-            f"iterable of them, not as {type(images).__name__}"
+            "images are given as file names, folders, file objects, Pillow images, arrays, "
+            f"tensors, or an iterable of them, not as {type(images).__name__}"
         )
     return images
 
 
 def check_id(id: Any) -> Id:
-    """As it is stored: text or a 64-bit integer."""
+    """An id as it is stored: text or a 64-bit integer."""
     if type(id) is str:
         _check_text(id)
         return id
@@ -195,7 +207,7 @@ def _check_text(text: str) -> None:
     except UnicodeEncodeError:
         raise ValueError(f"{text!r} is not valid Unicode: rename it") from None
     if "\0" in text:
-        raise ValueError(f"{text!r} has a zero character")
+        raise ValueError(f"{text!r} contains a null character")
 
 
 def _with_ids(tops: Iterable[Any], ids: Iterable[Any]) -> Iterator[Item]:
@@ -237,7 +249,7 @@ def _paired(items: Iterator[Item], metadata: Iterable[Any]) -> Iterator[tuple[It
         yield from zip(items, metadata, strict=True)
     except ValueError as error:
         if "zip()" in str(error):
-            raise ValueError("there must be as many metadata as images") from None
+            raise ValueError("give one metadata entry per image") from None
         raise
 
 
@@ -260,9 +272,10 @@ def _expand(top: Any, ignored: list[str] | None) -> Iterator[Item]:
         for part in top:
             yield Item(part)
     else:
-        filename = getattr(top, "filename", "") if isinstance(top, Image.Image) else ""
         item = Item(top)
-        if filename:  # the picture may have been changed since it was read, so it is not read again
+        # A picture may have been changed since it was read, so its file only gives it a name.
+        filename = file_name(top) if is_file_object(top) else getattr(top, "filename", "")
+        if filename:
             item.id = os.path.abspath(filename)
         yield item
 
@@ -277,51 +290,20 @@ def _of_file(path: str | os.PathLike[str]) -> Item:
 
 
 def _from_folder(path: str, ignored: list[str] | None) -> Iterator[Item]:
-    if Path(path).suffix.lower() in _suffixes():
+    if is_image_name(path):
         yield _of_file(path)
     elif ignored is not None:
         ignored.append(os.path.abspath(path))
 
 
 def _walk(root: str, ignored: list[str] | None) -> Iterator[Item]:
-    """Files in a folder and the folders in it, links followed, each folder once."""
-    seen: set[tuple[int, int]] = set()
-    unread: list[OSError] = []
-    for folder, folders, files in os.walk(root, onerror=unread.append, followlinks=True):
-        try:
-            found = os.stat(folder)
-        except OSError as error:
-            unread.append(error)
-            folders.clear()
-            continue
-        if (found.st_dev, found.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((found.st_dev, found.st_ino))
-        folders[:] = sorted(
-            f for f in folders if not f.startswith(".") and not _is_index(os.path.join(folder, f))
-        )
-        for name in sorted(files):
-            if not name.startswith("."):
-                yield from _from_folder(os.path.join(folder, name), ignored)
-    for why in unread:
-        name = os.path.abspath(why.filename or root)
-        yield Item(None, name, name, error=why.strerror or str(why))
+    unreadable: list[OSError] = []
+    for path in walk(root, unreadable, _is_index):
+        yield from _from_folder(path, ignored)
+    for error in unreadable:
+        name = os.path.abspath(error.filename or root)
+        yield Item(None, name, name, error=error.strerror or str(error))
 
 
 def _is_index(folder: str) -> bool:
-    return folder.endswith(".mch") and os.path.exists(os.path.join(folder, "index.sqlite"))
-
-
-def _suffixes() -> frozenset[str]:
-    global _known_suffixes
-    if _known_suffixes is None:
-        readable = {s for s, kind in Image.registered_extensions().items() if kind in Image.OPEN}
-        # What Pillow can open without being a picture, or only with programs of others.
-        _known_suffixes = frozenset(
-            readable - {".pdf", ".mpg", ".mpeg", ".h5", ".hdf", ".eps", ".ps"}
-        )
-    return _known_suffixes
-
-
-_known_suffixes: frozenset[str] | None = None
+    return folder.endswith(".mch") and Store.exists(folder)

@@ -4,115 +4,189 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import SearchResult
+from mchindex.index.identity import PixelBox
+from mchindex.storage.records import Id
 
-PixelBox = tuple[int, int, int, int]
+Limit = Literal["max_radius", "max_buckets"]
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An image that was found, and the part of it that was nearest to the query."""
+    """An image that was found, and the part of it that is nearest to the query."""
 
-    id: str | int
-    distance: int  # Hamming's, between the query's code and the nearest of the image's
+    id: Id
+    distance: int  # Hamming distance between the query's code and the image's nearest code
     region: str  # "whole", "top-left", …
-    box: PixelBox | None  # of the region: x0, y0, x1, y1 in pixels of the stored image
+    box: PixelBox | None  # the region: x0, y0, x1, y1 in pixels of the stored image
     path: str | None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as JSON can hold them."""
+        return {
+            "id": self.id,
+            "distance": self.distance,
+            "region": self.region,
+            "box": None if self.box is None else list(self.box),
+            "path": self.path,
+            "metadata": dict(self.metadata),
+        }
 
+
+@dataclass(frozen=True, repr=False, eq=False)
 class Hits(Sequence[Hit]):
-    """The answer to one query: hits in order, and what the search for them took.
+    """The answer to one query: hits, nearest first, and what the search took."""
 
-    Records are read when a hit is first looked at, for all queries of a batch at once.
-    """
-
-    def __init__(self, answers: Answers, row: int) -> None:
-        self._answers, self._row = answers, row
-
-    @property
-    def buckets(self) -> int:
-        """Buckets that Algorithm 1 visits, empty ones included."""
-        return int(self._answers.buckets[self._row])
+    hits: tuple[Hit, ...]
+    buckets: int  # that Algorithm 1 visits, empty ones included
+    radius: int  # the Hamming radius that was reached
+    candidates: int  # stored codes in the visited buckets
+    exact: bool  # False if a limit may have kept images out
+    limited_by: Limit | None = None  # the limit that did so
+    codes: int = 0  # that the index holds: the engine never looks at more
 
     @property
-    def radius(self) -> int:
-        """The Hamming radius that was reached."""
-        return int(self._answers.radius[self._row])
-
-    @property
-    def candidates(self) -> int:
-        return int(self._answers.candidates[self._row])
-
-    @property
-    def exact(self) -> bool:
-        """False where `max_buckets` cut the search short."""
-        return bool(self._answers.exact[self._row])
-
-    @property
-    def ids(self) -> list[str | int]:
-        return [hit.id for hit in self]
+    def ids(self) -> list[Id]:
+        return [hit.id for hit in self.hits]
 
     @property
     def distances(self) -> list[int]:
-        return [int(d) for d in self._answers.distances[self._row, : len(self)]]
+        return [hit.distance for hit in self.hits]
 
     def __len__(self) -> int:
-        return int(self._answers.counts[self._row])
+        return len(self.hits)
 
     @overload
     def __getitem__(self, place: int) -> Hit: ...
     @overload
     def __getitem__(self, place: slice) -> list[Hit]: ...
     def __getitem__(self, place: int | slice) -> Hit | list[Hit]:
-        return self._answers.hits(self._row)[place]
+        return list(self.hits[place]) if isinstance(place, slice) else self.hits[place]
+
+    def effort(self) -> str:
+        """What the search took, in words."""
+        text = f"{self.buckets:,} bucket{'' if self.buckets == 1 else 's'}, radius {self.radius}"
+        if self.buckets > max(self.codes, 1):
+            # Most of these buckets are empty, and nobody walked through them.
+            visited = f"{self.buckets:,}" if self.buckets < 10**6 else f"{self.buckets:.1e}"
+            text = (
+                f"radius {self.radius}: a walk through all buckets would have visited {visited}; "
+                f"the engine looked at {self.codes:,} codes at most"
+            )
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return {
+            "hits": [hit.to_dict() for hit in self.hits],
+            "buckets": self.buckets,
+            "radius": self.radius,
+            "candidates": self.candidates,
+            "exact": self.exact,
+            "limited_by": self.limited_by,
+        }
 
     def __repr__(self) -> str:
         lines = [f"  {hit.distance:3d}  {hit.region:<12}  {hit.id}" for hit in self[:10]]
         more = [f"  … {len(self) - 10} more"] if len(self) > 10 else []
-        head = f"{len(self)} hits, {self.buckets:,} buckets, radius {self.radius}"
-        return "\n".join([head, *lines, *more])
+        limit = f" (stopped by {self.limited_by})" if self.limited_by else ""
+        return "\n".join([f"{len(self)} hits, {self.effort()}{limit}", *lines, *more])
+
+    def _repr_html_(self) -> str:
+        """A grid of the pictures, for notebooks."""
+        from mchindex.index.notebook import hits_html
+
+        return hits_html(self)
+
+
+Reader = Callable[[NDArray[np.int64], NDArray[np.int16], NDArray[np.int32]], list[list[Hit]]]
+
+
+@dataclass(eq=False)
+class Found:
+    """What the table found for each query, before the records of the hits are read.
+
+    The arrays have one row per query; `keys` holds -1 where there are fewer hits than columns.
+    """
+
+    keys: NDArray[np.int64]  # (queries, k)
+    distances: NDArray[np.int32]  # (queries, k)
+    regions: NDArray[np.int16]  # (queries, k)
+    buckets: NDArray[np.int64]
+    radius: NDArray[np.int32]
+    candidates: NDArray[np.int64]
+    exact: NDArray[np.bool_]
+    codes: int
+
+    @classmethod
+    def of(cls, result: SearchResult, codes: int) -> Found:
+        return cls(
+            result.ids, result.distances, result.regions, result.buckets, result.radius,
+            result.candidates, result.exact, codes,
+        )  # fmt: skip
+
+    def columns(self, start: int, stop: int) -> Found:
+        """Only some of the hits of each query, in their order."""
+        part = slice(start, stop)
+        return self._with(self.keys[:, part], self.distances[:, part], self.regions[:, part])
+
+    def without(self, key: int, k: int) -> Found:
+        """At most k hits, without one image. Of a single query."""
+        keep = self.keys[0] != key
+        keep[k if keep.all() else len(keep) :] = False
+        return self._with(self.keys[:, keep], self.distances[:, keep], self.regions[:, keep])
+
+    def _with(self, keys: Any, distances: Any, regions: Any) -> Found:
+        return Found(
+            keys, distances, regions, self.buckets, self.radius, self.candidates, self.exact,
+            self.codes,
+        )  # fmt: skip
 
 
 class Answers(Sequence[Hits]):
     """The answers to several queries: `answers[i]` are the hits of query i.
 
-    The arrays have one row a query: `distances` is (queries, k), the others (queries,).
+    The arrays have one row per query: `distances` is (queries, k), the others (queries,). The
+    records of the hits are read when an answer is first looked at, for all queries at once.
     """
 
-    def __init__(
-        self,
-        found: SearchResult,
-        read: Callable[[Any, Any, Any], list[list[Hit]]],
-        leave_out: int | None = None,
-        k: int | None = None,
-    ) -> None:
-        """`leave_out` is the key of an image that is no hit, for which one more was searched."""
-        self._read = read
-        self._hits: list[list[Hit]] | None = None
-        self._found = found.ids, found.regions
-        self.distances: NDArray[np.int32] = found.distances
-        self.counts: NDArray[np.int64] = found.counts
-        self.buckets: NDArray[np.int64] = found.buckets
-        self.radius: NDArray[np.int32] = found.radius
-        self.candidates: NDArray[np.int64] = found.candidates
-        self.exact: NDArray[np.bool_] = found.exact
-        if leave_out is not None:
-            keep = found.ids[0] != leave_out
-            keep[k if keep.all() else len(keep) :] = False
-            self._found = found.ids[:, keep], found.regions[:, keep]
-            self.distances = found.distances[:, keep]
-            self.counts = (self._found[0] >= 0).sum(1)
+    def __init__(self, found: Found, read: Reader, limit: Limit | None = None) -> None:
+        """`limit` is what stopped the searches that are not exact."""
+        self._found, self._limit = found, limit
+        self._read: Reader | None = read
+        self._hits: list[list[Hit]] = []
+        self.distances = found.distances
+        self.counts: NDArray[np.int64] = (found.keys >= 0).sum(1)
+        self.buckets = found.buckets
+        self.radius = found.radius
+        self.candidates = found.candidates
+        self.exact = found.exact
 
-    def hits(self, row: int) -> list[Hit]:
-        if self._hits is None:
-            self._hits = self._read(*self._found, self.distances)
-        return self._hits[row]
+    def load(self) -> None:
+        """Reads the records of all hits, unless they have been read."""
+        if self._read is not None:
+            found = self._found
+            self._hits = self._read(found.keys, found.regions, found.distances)
+            self._read = None
+
+    def _at(self, row: int) -> Hits:
+        self.load()
+        exact = bool(self.exact[row])
+        return Hits(
+            tuple(self._hits[row]),
+            int(self.buckets[row]),
+            int(self.radius[row]),
+            int(self.candidates[row]),
+            exact,
+            None if exact else self._limit,
+            self._found.codes,
+        )
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -123,10 +197,19 @@ class Answers(Sequence[Hits]):
     def __getitem__(self, place: slice) -> list[Hits]: ...
     def __getitem__(self, place: int | slice) -> Hits | list[Hits]:
         rows = range(len(self))[place]
-        return Hits(self, rows) if isinstance(rows, int) else [Hits(self, row) for row in rows]
+        return self._at(rows) if isinstance(rows, int) else [self._at(row) for row in rows]
 
     def __iter__(self) -> Iterator[Hits]:
-        return (Hits(self, row) for row in range(len(self)))
+        return (self._at(row) for row in range(len(self)))
+
+    @property
+    def ids(self) -> list[list[Id]]:
+        """The ids of the hits, a list per query."""
+        return [hits.ids for hits in self]
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """One entry per query, as JSON can hold it."""
+        return [hits.to_dict() for hits in self]
 
     def __repr__(self) -> str:
         return f"answers to {len(self)} queries"

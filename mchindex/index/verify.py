@@ -1,11 +1,9 @@
-"""Whether an index is sound: its store, its snapshot and its model, each by itself and together."""
+"""Checking an index: its store, its snapshot and its model, each by itself and together."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,57 +12,58 @@ from typing import Any
 import numpy as np
 
 from mchindex._core import BucketTable
-from mchindex.catalogue import CONFIG, listed
-from mchindex.errors import NotAnIndexError, SnapshotError, StoreDamagedError, StoreError
-from mchindex.index.facade import MODEL_FOLDER
+from mchindex.catalogue import listed, read_config
+from mchindex.errors import SnapshotError, StoreDamagedError, StoreError
+from mchindex.index.adding import groups
+from mchindex.index.backup import MODEL_FOLDER
+from mchindex.index.identity import Identity
+from mchindex.index.table import SNAPSHOT
 from mchindex.storage.records import Row, unpack_codes
-from mchindex.storage.store import FILE, Store
+from mchindex.storage.store import Store
 
 BATCH = 5_000  # images compared with the snapshot at a time
 
 
 @dataclass
 class Verified:
-    """What was found: problems, and what is worth knowing without being one."""
+    """What a check found: problems, and notes about things that are not problems."""
 
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    images: int = 0  # sound ones
+    images: int = 0  # that are intact
     codes: int = 0
     unreadable: int = 0
-    missing: int = 0  # images whose files are gone
+    missing: int = 0  # images whose files no longer exist
     snapshot: str | None = None
     fingerprint: str | None = None
 
 
 def verify(path: str | os.PathLike[str], *, model: bool = True, wait: float = 10.0) -> Verified:
-    """Reads all of an index and changes nothing. `model`: loads the model as well.
+    """Reads a whole index and changes nothing. `model`: loads the model too.
 
-    Others may search and add meanwhile: what is checked is the index as of one moment. To get hold
-    of that moment, a writer's turn is waited for, `wait` seconds at most.
+    Others may search and add meanwhile: the index is checked as of one moment. To fix that moment,
+    `verify` waits until no one is writing, `wait` seconds at most.
     """
-    folder = Path(path)
-    if not (folder / FILE).exists():
-        raise NotAnIndexError(f"{folder} is not an index")
-    found = Verified()
+    folder, found = Path(path), Verified()
     try:
-        store = Store(folder)
+        store = Store.existing(folder)
     except StoreDamagedError as error:
         found.problems.append(str(error))
         return found
     try:
         with ExitStack() as stack:
-            with store.writer(wait):  # else the snapshot might be replaced before it is open
+            with store.writer(wait):  # otherwise the snapshot might be replaced before it is open
                 stack.enter_context(store.one_state())
                 snapshot = _Snapshot(store, found)
             found.problems += _integrity(store)
             facts = _fact(store, "model", found)
             if facts is not None:
-                _rows(store, facts["bits"], snapshot, found)
+                identity = Identity.from_json(facts)
+                _rows(store, identity.bits, snapshot, found)
                 snapshot.end()
-                _model(folder, facts, model, found)
+                _model(folder, identity, model, found)
             elif not found.problems:
-                found.problems.append(f"{folder} does not say what model it is of")
+                found.problems.append(f"{folder} does not say which model filled it")
     finally:
         store.close()
     return found
@@ -87,8 +86,8 @@ def _fact(store: Store, name: str, found: Verified) -> Any:
 
 
 def _rows(store: Store, bits: int, snapshot: _Snapshot, found: Verified) -> None:
-    """Every record and every code against its checksum, and against the snapshot."""
-    for part in _batches(store.salvage()):
+    """Compares every record and every code with its checksum and with the snapshot."""
+    for part in groups(store.salvage(), BATCH):
         sound = [row for row in part if row is not None]
         found.unreadable += len(part) - len(sound)
         found.missing += sum(r.path is not None and not os.path.exists(r.path) for r in sound)
@@ -97,32 +96,27 @@ def _rows(store: Store, bits: int, snapshot: _Snapshot, found: Verified) -> None
                 found.codes += len(unpack_codes([row.key], [row.codes], bits)[1])
                 found.images += 1
             except StoreDamagedError as error:
-                found.problems.append(f"{error}: they are not of {bits} bits")
+                found.problems.append(f"{error}: they do not have {bits} bits")
         snapshot.compare(sound, bits)
     try:
         lost = len(store) - found.images - found.unreadable
     except StoreError as error:
         found.problems.append(str(error))
     else:
-        if lost and not found.unreadable:  # else it is told below, and better
+        if lost and not found.unreadable:  # otherwise the line below says more
             found.problems.append(
                 f"the store counts {len(store):,} images and has {found.images:,}"
             )
     if found.unreadable:
         found.problems.append(
-            f"images that cannot be read or are not as they were written: {found.unreadable:,}"
+            f"images that cannot be read or do not match their checksums: {found.unreadable:,}"
         )
     if found.missing:
-        found.notes.append(f"images whose files are gone: {found.missing:,}")
-
-
-def _batches(rows: Iterator[Row | None]) -> Iterator[list[Row | None]]:
-    while part := list(itertools.islice(rows, BATCH)):
-        yield part
+        found.notes.append(f"images whose files no longer exist: {found.missing:,}")
 
 
 class _Snapshot:
-    """The table that was saved, against the codes that the store had up to then."""
+    """The saved table, compared with the codes that the store had at that time."""
 
     def __init__(self, store: Store, found: Verified) -> None:
         self._found, self._table = found, None
@@ -135,7 +129,7 @@ class _Snapshot:
         try:
             table = BucketTable.load(store.folder / facts["file"], mmap=True)
         except (SnapshotError, OSError) as error:
-            # The store has it all, so that nothing is lost by it but time.
+            # The store has everything: only time is lost.
             self._problem(f"cannot be used ({error}): opening the index takes longer")
             return
         if table.n_codes != facts["codes"]:
@@ -148,15 +142,15 @@ class _Snapshot:
             found.problems.append(str(error))
 
     def _note_strays(self, folder: Path, own: str | None) -> None:
-        """Left by a crash, or of a writer that is about to name it."""
-        strays = [f.name for f in sorted(folder.glob("table-*.snapshot")) if f.name != own]
+        """Snapshots left by a crash, or by a writer that is about to name its new one."""
+        strays = [f.name for f in sorted(folder.glob(f"{SNAPSHOT}*.snapshot")) if f.name != own]
         self._found.notes += [f"{name} is not used by the index: delete it" for name in strays]
 
     def _problem(self, text: str) -> None:
         self._found.problems.append(f"the snapshot {self._found.snapshot} {text}")
 
     def compare(self, rows: Sequence[Row], bits: int) -> None:
-        """Every code of these images must be found, at its image and region, and no other."""
+        """Every code of these images must be there, with its image and region, and no others."""
         if self._table is None or self._table.bits != bits:
             return
         wanted: dict[tuple[bytes, int], int] = {}
@@ -185,31 +179,31 @@ class _Snapshot:
         }
         if wrong := len(wanted.items() ^ found.items()):
             self._problem(f"and the store disagree on {wrong:,} codes")
-            self._table = None  # one such line is enough
+            self._table = None  # one such message is enough
 
     def end(self) -> None:
-        """Codes that the store does not have can only be seen by their number."""
+        """Codes that the store does not have show only in their number."""
         if self._table is not None and not self._found.unreadable:
             more = self._table.n_codes - self._codes
             if more:
-                self._problem(f"has {more:,} codes that the store has not")
+                self._problem(f"has {more:,} codes that the store does not have")
 
 
-def _model(folder: Path, facts: dict[str, Any], load: bool, found: Verified) -> None:
-    """That the model is there and is the one that filled the index."""
-    found.fingerprint = fingerprint = facts["fingerprint"]
+def _model(folder: Path, identity: Identity, load: bool, found: Verified) -> None:
+    """The model must be there and be the one that filled the index."""
+    found.fingerprint = fingerprint = identity.fingerprint
     own = folder / MODEL_FOLDER
     if fingerprint is None:
-        return  # codes of the user's own
+        return  # the codes are the user's own
     if not own.is_dir():
         known = [m.path for m in listed() if m.config["fingerprint"] == fingerprint]
         if not known:
-            name = facts["name"] or "of the index"
+            name = identity.name or "of the index"
             found.problems.append(f"the model {name} ({fingerprint}) is not installed")
             return
         own = known[0]
     try:
-        said = json.loads((own / CONFIG).read_text("utf-8"))["fingerprint"]
+        said = read_config(own)["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         found.problems.append(f"the model in {own} cannot be read: {error}")
         return

@@ -29,7 +29,7 @@ from mchindex.models.hashing import HashMethod, Packed, pack
 from mchindex.models.methods import create_method
 from mchindex.models.policy import Policy
 from mchindex.models.region_codes import Encoded, RegionCodes, check_budget, check_xi
-from mchindex.regions import WHOLE, Layout, read_layout
+from mchindex.regions import WHOLE, Layout, in_pixels, read_layout
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -84,8 +84,12 @@ class MCHModel:
         """The codes to store: the whole image's, and those of the regions that the policy keeps."""
         return self.choose(self.regions_of(self._features(images, self.layout.array())))
 
-    def encode_query(self, images: Iterable[Source]) -> Packed:
+    def encode_query(
+        self, images: Iterable[Source], region: Sequence[float] | None = None
+    ) -> Packed:
         """The whole images' codes, (n, bits // 8)."""
+        if region is not None:
+            images = [_cut(image, region) for image in images]
         features = self._features(images, np.array([WHOLE]))
         return self.codes_of(torch.from_numpy(features[:, 0]))
 
@@ -263,6 +267,21 @@ class MCHModel:
             pretrained,
             config.get("layout", "corners"),
         )
+
+
+def _cut(source: Source, region: Sequence[float]) -> Image.Image:
+    """The part of an image that a box in pixels of the whole picture names."""
+    image, size = read_picture(source)
+    if len(region) != 4:
+        raise ValueError("a region is a box (x0, y0, x1, y1) in pixels")
+    x0, y0, x1, y1 = region
+    width, height = size
+    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
+        raise ValueError(
+            f"the region {tuple(region)} does not lie within the picture of {width} x {height}"
+        )
+    box = (x0 / width, y0 / height, x1 / width, y1 / height)
+    return image if box == WHOLE else image.crop(in_pixels(box, *image.size))
 
 
 def digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

@@ -554,7 +554,7 @@ def test_verify(home: Path, capsys: Capture) -> None:
     assert run(["add", "more", "-q"]) == 0
     shutil.rmtree(home / "more")
     out, _ = said(capsys, "verify")
-    assert "note: images whose files are gone: 1" in out
+    assert "note: images whose files no longer exist: 1" in out
     shutil.rmtree("photos.mch/model")
     out, _ = said(capsys, "verify", code=1)
     assert out.startswith("problem: the model ")
@@ -575,11 +575,11 @@ def test_export_and_import(home: Path, capsys: Capture) -> None:
     assert "nothing.jsonl: No such file" in refusal(capsys, "import", "nothing.jsonl")
     data = Path("out.jsonl.gz").read_bytes()
     Path("cut.gz").write_bytes(data[:-50])
-    assert "cut.gz is cut short" in refusal(capsys, "import", "cut.gz", "-i", "cut.mch")
+    assert "cut.gz is truncated" in refusal(capsys, "import", "cut.gz", "-i", "cut.mch")
     assert not Path("cut.mch").exists()
     out, error = said(capsys, "import", "cut.gz", "-i", "new.mch", "--partial", code=1)
     assert "replaced" in out
-    assert error == "mch: cut.gz is cut short or damaged: there may have been more in it\n"
+    assert error == "mch: cut.gz is truncated or damaged: it may have held more images\n"
 
 
 def test_standard_streams(

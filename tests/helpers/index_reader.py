@@ -13,7 +13,7 @@ from mchindex import MCHIndex
 GROUP = 10  # images at one code, replaced together
 
 
-def group_code(bits: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def group_code(bits: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.full(bits // 8, 0x5A, np.uint8)
 
 

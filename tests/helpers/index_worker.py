@@ -14,6 +14,8 @@ import torch
 
 import mchindex.index.adding
 import mchindex.index.facade
+import mchindex.index.table
+import mchindex.storage.schema
 import mchindex.storage.store
 from helpers.indexes import codes_for, drawn, tiny_model
 from mchindex import Commit, MCHIndex
@@ -50,8 +52,8 @@ def work(task: dict[str, Any]) -> None:
     def tell(what: Any) -> None:
         os.write(log, json.dumps(what).encode() + b"\n")
 
-    mchindex.index.facade.SNAPSHOT_AFTER = task["snapshot_after"]
-    mchindex.storage.store.CHECKPOINT = task["checkpoint"]
+    mchindex.index.table.SNAPSHOT_AFTER = task["snapshot_after"]
+    mchindex.storage.schema.CHECKPOINT = task["checkpoint"]
     mchindex.index.adding.PATIENCE = 1e9
     with MCHIndex.open(task["index"], tiny_model()) as index:
         tell("open")

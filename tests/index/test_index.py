@@ -21,6 +21,8 @@ from hypothesis.stateful import (
 from numpy.typing import NDArray
 
 import mchindex.index.facade
+import mchindex.index.table
+import mchindex.storage.schema
 import mchindex.storage.store
 from helpers.indexes import BITS, assert_as_fresh, codes_for, drawn, painted, tiny_model
 from helpers.oracle import Oracle
@@ -53,11 +55,11 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(mchindex.index.facade, "SNAPSHOT_AFTER", 4)
+        self.patch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 4)
         self.patch.setattr(mchindex.index.facade, "BULK", 3)
         self.patch.setattr(mchindex.storage.store, "GONE_KEPT", 5)
         self.patch.setattr(mchindex.storage.store, "CHUNK", 2)
-        self.patch.setattr(mchindex.storage.store, "CHECKPOINT", 3)
+        self.patch.setattr(mchindex.storage.schema, "CHECKPOINT", 3)
         self.model: dict[Any, tuple[Any, list[int], dict[str, Any]]] = {}
         self.serial = 0
 
@@ -274,8 +276,9 @@ def test_allowed(noted: MCHIndex) -> None:
     assert noted.search_codes(CODE, 50, allowed=[]).ids == []
     with pytest.raises(TypeError, match="list"):
         noted.search_codes(CODE, allowed="1")
+    wrong: Any = [1.5]
     with pytest.raises(TypeError, match="float"):
-        noted.search_codes(CODE, allowed=[1.5])  # type: ignore[list-item]
+        noted.search_codes(CODE, allowed=wrong)
 
 
 # Searching.
@@ -371,8 +374,9 @@ def test_a_query_and_its_region(tmp_path: Path) -> None:
         for wrong in ((0, 0, 17, 6), (4, 0, 4, 6), (0, 0, 1), (float("nan"), 0, 8, 6)):
             with pytest.raises(ValueError, match="region"):
                 index.search(both, region=wrong)
+        wrong = "centre"
         with pytest.raises(TypeError, match="box"):
-            index.search(both, region="centre")
+            index.search(both, region=wrong)
 
 
 # Codes of one's own.
@@ -467,10 +471,22 @@ def test_a_closed_index(tmp_path: Path) -> None:
             lambda index: index.remove(1), lambda index: index.stats(),
             lambda index: list(index.images()), lambda index: index.prune(),
             lambda index: index.set_metadata(1, {}), lambda index: index.search(id=1),
-            lambda _, hits=hits: list(hits),
         ):  # fmt: skip
             with pytest.raises(ValueError, match="closed"):
                 attempt(index)
+        assert hits.ids == [1]
+
+
+def test_hits_outlive_the_index(tmp_path: Path) -> None:
+    for index in (MCHIndex(bits=BITS), MCHIndex.open(tmp_path / "i", bits=BITS)):
+        with index:
+            index.add_codes([1], CODE[None], metadata=[{"a": 1}])
+            answers = index.search_codes(CODE[None])
+            looked_at = index.search_codes(CODE[None])
+            assert looked_at[0].ids == [1]
+        for held in (answers, looked_at):
+            assert [(hit.id, hit.metadata) for hit in held[0]] == [(1, {"a": 1})]
+            assert "1 hits" in repr(held[0])
 
 
 def test_stats(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import mchindex.index.facade
+import mchindex.index.table
+import mchindex.storage.schema
 import mchindex.storage.store
 from helpers.index_reader import GROUP, group_code, look
 from helpers.indexes import BITS, answers, assert_as_fresh, content, drawn, tiny_model
@@ -90,8 +92,8 @@ def write_among_readers(folder: Path, readers: int, rounds: int) -> None:
 
 @pytest.fixture(autouse=True)
 def snapshots_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mchindex.index.facade, "SNAPSHOT_AFTER", 300)
-    monkeypatch.setattr(mchindex.storage.store, "CHECKPOINT", 50)
+    monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 300)
+    monkeypatch.setattr(mchindex.storage.schema, "CHECKPOINT", 50)
 
 
 def test_eight_readers_and_a_writer(tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_eight_readers_and_a_writer_for_long(tmp_path: Path) -> None:
 def test_readers_that_lag_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of removals is short: whoever slept too long reads everything again."""
     monkeypatch.setattr(mchindex.storage.store, "GONE_KEPT", 25)
-    monkeypatch.setattr(mchindex.index.facade, "SNAPSHOT_AFTER", 30)
+    monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 30)
     path = tmp_path / "i"
     with MCHIndex.open(path, bits=64) as index, MCHIndex.open(path) as other:
         writer = Writer(index)
@@ -114,9 +116,9 @@ def test_readers_that_lag_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for sleep in (1, 2, 3, 5, 8, 1, 1, 13):
             for _ in range(sleep):
                 writer.round()
-            table = other._table
+            table = other._live._table
             assert look(other, BATCH) == len(index)
-            again.append(other._table is not table)
+            again.append(other._live._table is not table)
             assert_as_fresh(other)
         assert True in again
         assert False in again
@@ -124,13 +126,13 @@ def test_readers_that_lag_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_hits_of_a_state_long_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mchindex.storage.store, "GONE_KEPT", 5)
-    monkeypatch.setattr(mchindex.index.facade, "SNAPSHOT_AFTER", 1)
+    monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
     with MCHIndex.open(tmp_path / "i", bits=64) as index:
         index.add_codes([1, 2], np.zeros((2, 8), np.uint8), metadata=[{"a": 1}, None])
-        hits = index.search_codes(np.zeros(8, np.uint8))
+        answers = index.search_codes(np.zeros((1, 8), np.uint8))
         index.remove(1)
-        assert [(hit.id, hit.metadata) for hit in hits] == [(1, {}), (2, {})]
-        old = index.search_codes(np.zeros(8, np.uint8))
+        assert [(hit.id, hit.metadata) for hit in answers[0]] == [(1, {}), (2, {})]
+        old = index.search_codes(np.zeros((1, 8), np.uint8))
         for i in range(10, 30):
             index.add_codes([i], np.zeros((1, 8), np.uint8))
             index.remove([2, i])

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import mchindex.index.facade
+import mchindex.index.table
+import mchindex.storage.schema
 from helpers.indexes import codes_for
 from helpers.small_model import small_model, write_photos
 from mchindex import BucketTable, MCHIndex
@@ -33,14 +35,14 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index with a snapshot, and things that happened before it and after it."""
     folder = tmp_path_factory.mktemp("once") / "a.mch"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mchindex.index.facade, "SNAPSHOT_AFTER", 100)
+        patch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 100)
         with MCHIndex.open(folder, bits=BITS) as index:
             add(index, range(60))
             index.add_codes([70, 70], np.zeros((2, 4), np.uint8), [5, 2])  # equal codes
             index.remove([3, 4])
             add(index, range(10, 15), 1)
             add(index, range(100, 160))
-        patch.setattr(mchindex.index.facade, "SNAPSHOT_AFTER", 10**6)
+        patch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 10**6)
         with MCHIndex.open(folder) as index:
             index.remove([5, 6, 101])
             add(index, range(20, 25), 1)
@@ -94,16 +96,19 @@ def test_no_index_is_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("UPDATE images SET metadata = '{\"a\": 1}' WHERE id = 30", "as they were written: 1"),
-        ("UPDATE images SET codes = zeroblob(14) WHERE id = 30", "as they were written: 1"),
-        ("UPDATE images SET id = 'other' WHERE id = 30", "as they were written: 1"),
+        (
+            "UPDATE images SET metadata = '{\"a\": 1}' WHERE id = 30",
+            "match their checksums: 1",
+        ),
+        ("UPDATE images SET codes = zeroblob(14) WHERE id = 30", "match their checksums: 1"),
+        ("UPDATE images SET id = 'other' WHERE id = 30", "match their checksums: 1"),
         ("DELETE FROM images WHERE id = 30", "the store counts 136 images and has 135"),
         ("DELETE FROM gone", ""),
         ("UPDATE gone SET key = key + 1", ""),
         ("UPDATE meta SET value = '{}' WHERE name = 'snapshot'", "record of 'snapshot'"),
         ("UPDATE meta SET value = '{}' WHERE name = 'model'", "record of 'model'"),
         ("UPDATE meta SET value = '[]' WHERE name = 'state'", "record of 'state'"),
-        ("DELETE FROM meta WHERE name = 'model'", "does not say what model"),
+        ("DELETE FROM meta WHERE name = 'model'", "does not say which model"),
     ],
 )
 def test_a_harmed_store(folder: Path, statement: str, said: str) -> None:
@@ -121,7 +126,7 @@ def test_any_byte_of_the_codes(folder: Path) -> None:
     code = codes_for(30, 0, BITS)[0].tobytes()
     at = data.index(code)
     file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    assert any("as they were written: 1" in problem for problem in verify(folder).problems)
+    assert any("match their checksums: 1" in problem for problem in verify(folder).problems)
 
 
 def test_a_destroyed_file(folder: Path) -> None:
@@ -185,7 +190,7 @@ def test_a_snapshot_of_too_many(folder: Path) -> None:
     with store.writer():
         store.set(snapshot=facts | {"codes": table.n_codes})
     store.close()
-    assert "has 1 codes that the store has not" in verify(folder).problems[0]
+    assert "has 1 codes that the store does not have" in verify(folder).problems[0]
 
 
 def test_what_is_no_problem(folder: Path, tmp_path: Path) -> None:
@@ -203,7 +208,7 @@ def test_its_model(tmp_path: Path) -> None:
     found = verify(folder)
     assert found.problems == []
     assert found.missing == 1
-    assert found.notes == ["images whose files are gone: 1"]
+    assert found.notes == ["images whose files no longer exist: 1"]
     weights = folder / "model" / "model.safetensors"
     sound = weights.read_bytes()
     weights.write_bytes(sound[:-2] + bytes(2))

@@ -18,6 +18,8 @@ import torch
 
 import mchindex
 import mchindex.index.facade
+import mchindex.index.table
+import mchindex.storage.schema
 import mchindex.storage.store
 from helpers.indexes import (
     BITS,
@@ -40,8 +42,10 @@ from mchindex.errors import (
     StoreVersionError,
 )
 from mchindex.models import MCHModel
+from mchindex.storage.lock import FILE as LOCK
 from mchindex.storage.records import Row
-from mchindex.storage.store import FILE, LOCK, Store
+from mchindex.storage.schema import FILE
+from mchindex.storage.store import Store
 
 QUERIES = np.random.default_rng(0).integers(0, 256, (6, BITS // 8), np.uint8)
 
@@ -68,7 +72,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
     folder = tmp_path_factory.mktemp("original")
     states = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mchindex.index.facade, "SNAPSHOT_AFTER", 60)
+        patch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 60)
         with MCHIndex.open(folder / "live", tiny_model()) as index:
 
             def done(_: object = None) -> None:
@@ -415,9 +419,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_no_room_for_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mchindex.index.facade, "SNAPSHOT_AFTER", 1)
+    monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
     with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
-        table = index._table
+        table = index._live._table
 
         class Full:
             n_codes = 0
@@ -431,7 +435,7 @@ def test_no_room_for_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             def save(self, path: Path) -> None:
                 raise OSError(28, "No space left on device")
 
-        index._table = Full()  # type: ignore[assignment]
+        index._live._table = Full()  # type: ignore[assignment]
         add_codes(index, range(10))
         assert len(index) == 10
     assert not list((tmp_path / "i").glob("table-*"))
@@ -440,7 +444,7 @@ def test_no_room_for_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_snapshots_of_crashed_writers_are_cleared_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mchindex.index.facade, "SNAPSHOT_AFTER", 1)
+    monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
     with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
         add_codes(index, range(10))
         (old,) = (tmp_path / "i").glob("table-*")
@@ -457,7 +461,7 @@ def test_creating_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for where, name in ((mchindex.storage.store, "_create"), (os, "link"), (MCHModel, "save")):
+    for where, name in ((mchindex.storage.schema, "create"), (os, "link"), (MCHModel, "save")):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, crash)
             with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,66 @@
+"""A copy of an index, taken while it is in use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mchindex.catalogue import shipped_name
+from mchindex.files import sync_folder
+from mchindex.storage.schema import FILE
+from mchindex.storage.store import Store
+
+if TYPE_CHECKING:
+    from mchindex.models import MCHModel
+
+MODEL_FOLDER = "model"  # in the index's folder, unless the model ships with mchindex
+
+
+def back_up(store: Store, target: Path, model: MCHModel | None = None) -> None:
+    """Copies the store, its model and its snapshot to a new folder, which appears complete.
+
+    `model` is the model of an index in memory.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists: give a new folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as own:
+        new = Path(own) / "index"
+        new.mkdir()
+        store.copy_to(new / FILE)
+        if store.folder is not None and (store.folder / MODEL_FOLDER).is_dir():
+            shutil.copytree(store.folder / MODEL_FOLDER, new / MODEL_FOLDER)
+        elif model is not None and shipped_name(model.fingerprint) is None:
+            model.save(new / MODEL_FOLDER)
+        _copy_snapshot(store, new)
+        for file in new.rglob("*"):
+            _sync(file)
+        sync_folder(new)
+        os.rename(new, target)
+    sync_folder(target.parent)
+
+
+def _copy_snapshot(store: Store, new: Path) -> None:
+    """Copies the snapshot that the copy names. A writer may have replaced it in the meantime: then
+    the copy forgets it, and opening it takes longer."""
+    with contextlib.closing(Store(new)) as copy:
+        facts = copy.get("snapshot")
+        if facts is None or store.folder is None:
+            return
+        try:
+            shutil.copyfile(store.folder / facts["file"], new / facts["file"])
+        except FileNotFoundError:
+            with copy.writer():
+                copy.set(snapshot=None)
+
+
+def _sync(path: Path) -> None:
+    if path.is_file():
+        with open(path, "rb") as stream:
+            os.fsync(stream.fileno())
+    else:
+        sync_folder(path)

@@ -1,0 +1,302 @@
+"""An exported file taken into an index."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import os
+import shutil
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from mchindex.catalogue import find, listed, read_config
+from mchindex.errors import ExportError, ModelMismatchError
+from mchindex.index.export import FORMAT, VERSION, Header
+from mchindex.index.facade import MCHIndex
+from mchindex.index.identity import Identity
+from mchindex.index.inputs import check_id
+from mchindex.progress import Progress, Step, silent
+from mchindex.storage.records import Id, Row
+from mchindex.storage.store import Store
+
+LONGEST = 1 << 26  # bytes of a line
+REGIONS = 256  # the most there can be, if the layout is not known
+_ENTRY = struct.Struct("<hf")  # what precedes a code in `code_type`
+_ZIPPED = b"\x1f\x8b"
+
+
+@dataclass
+class Imported:
+    added: int = 0
+    replaced: int = 0
+    refused: list[str] = field(default_factory=list)  # wrong lines, with `partial` only
+    cut: bool = False  # the end was missing, with `partial` only
+
+
+def import_index(
+    file: str | os.PathLike[str] | IO[bytes],
+    folder: str | os.PathLike[str],
+    *,
+    model: str | os.PathLike[str] | None = None,
+    partial: bool = False,
+    wait: float = 0.0,
+    device: str | None = None,
+    progress: Progress = silent,
+) -> Imported:
+    """Imports an export into an index, new or not; images that are already there are replaced.
+
+    The whole file is read before anything is written: it must be complete, and from the model that
+    filled the index. `partial` takes what is intact of a file that is not complete. `model` is the
+    model of a new index; without it, the model is looked up by its fingerprint.
+    """
+    with _seekable(file) as (stream, name):
+        reader = Reader(stream, name, partial)
+        total = sum(1 for _ in reader.rows())
+        header, chosen = reader.header, model
+        if not Store.exists(folder):
+            chosen = _model_for(header, model, name)
+        bits = header.identity.bits if chosen is None else None
+        with MCHIndex.open(folder, chosen, bits=bits, wait=wait, device=device) as index:
+            mine = index.identity
+            if header.model_lost:
+                mine = Identity(mine.bits)  # only the width can be compared
+            mine.check_same(header.identity, str(index.path), name)
+
+            def reported() -> Iterator[Row]:
+                for done, row in enumerate(reader.rows(), 1):
+                    yield row
+                    if done % 1000 == 0 or done == total:
+                        progress(Step("importing", done, total, unit="images"))
+
+            added, replaced = index.add_records(reported())
+    return Imported(added, replaced, reader.refused, reader.cut)
+
+
+class Reader:
+    """An export, which can be read several times. Wrong lines raise; `partial` notes them."""
+
+    def __init__(self, stream: IO[bytes], name: str, partial: bool = False) -> None:
+        self._stream, self._name, self._partial = stream, name, partial
+        self.refused: list[str] = []
+        self.cut = self._torn = False
+        self.header = self._header(next(self._lines(), (1, b""))[1])
+
+    def rows(self) -> Iterator[Row]:
+        self.refused.clear()
+        self.cut = self._torn = False
+        count, end = 0, None
+        for number, line in itertools.islice(self._lines(), 1, None):
+            if end is not None:
+                self._refuse(number, "there is more after the end")
+                break
+            try:
+                record = json.loads(line, parse_constant=_no_constant)
+                row = None if _is_end(record) else _row_of(record, self.header.identity)
+            except (ValueError, TypeError, RecursionError) as error:
+                if not line.endswith(b"\n"):
+                    break  # the last line, and it is not complete
+                self._refuse(number, _reason(error))
+                continue
+            if row is not None:
+                count += 1
+                yield row
+                continue
+            end = record["end"]
+            if end != count + len(self.refused):  # refused lines were counted too
+                self._refuse(number, f"the end of {end} images, but there are {count}")
+        self.cut = end is None or self._torn
+        if self.cut and not self._partial:
+            raise ExportError(
+                f"{self._name} is truncated or damaged: {count:,} images can be read, and the end "
+                "is missing"
+            )
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        self._stream.seek(0)
+        zipped = self._stream.read(2) == _ZIPPED
+        self._stream.seek(0)
+        lines: Any = gzip.GzipFile(fileobj=self._stream) if zipped else self._stream
+        for number in itertools.count(1):
+            try:
+                line = lines.readline(LONGEST)
+            except (EOFError, zlib.error, gzip.BadGzipFile):
+                self._torn = True  # the rest is lost
+                return
+            if not line:
+                return
+            if len(line) == LONGEST:
+                raise ExportError(f"{self._name}:{number}: a line of more than {LONGEST} bytes")
+            yield number, line
+
+    def _refuse(self, number: int, reason: str) -> None:
+        where = f"{self._name}:{number}: {reason}"
+        if not self._partial:
+            raise ExportError(where)
+        self.refused.append(where)
+
+    def _header(self, line: bytes) -> Header:
+        try:
+            facts = json.loads(line)
+            if facts["format"] != FORMAT:
+                raise ValueError
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ExportError(f"{self._name} is not an export of mchindex") from None
+        try:
+            if facts["version"] > VERSION:
+                raise ExportError(
+                    f"{self._name} was written by a newer mchindex (version {facts['version']}): "
+                    "update mchindex"
+                )
+            return Header.from_json(facts)
+        except ExportError:
+            raise
+        except (ValueError, KeyError, TypeError):
+            raise ExportError(f"{self._name}:1: the header is damaged") from None
+
+
+def _is_end(record: Any) -> bool:
+    return isinstance(record, dict) and record.keys() == {"end"}
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON ({error.msg}, column {error.colno})"
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    return str(error) or type(error).__name__
+
+
+def _row_of(record: Any, identity: Identity) -> Row:
+    if not isinstance(record, dict):
+        raise ValueError("an image is an object")
+    missing = {"id", "codes"} - record.keys()
+    if missing:
+        raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
+    if record.get("path") == "":  # which would mean the id in the store
+        raise ValueError("'path' cannot be empty")
+    hash_ = _typed(record, "hash", str)
+    metadata = _typed(record, "metadata", dict)
+    return Row(
+        _id(record["id"]),
+        _packed(record["codes"], identity),
+        _text(_typed(record, "path", str)),
+        _whole(record, "size"),
+        _whole(record, "time"),
+        None if hash_ is None else bytes.fromhex(hash_),
+        _whole(record, "width"),
+        _whole(record, "height"),
+        None if metadata is None else _text(json.dumps(metadata, ensure_ascii=False)),
+    )
+
+
+def _id(id: Any) -> Id:
+    try:
+        return check_id(id)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _typed(record: dict[str, Any], name: str, kind: type) -> Any:
+    value = record.get(name)
+    if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        raise ValueError(f"{name!r} cannot be {json.dumps(value)[:40]}")
+    return value
+
+
+def _whole(record: dict[str, Any], name: str) -> int | None:
+    value: int | None = _typed(record, name, int)
+    if value is not None and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name!r} needs more than 64 bits")
+    return value
+
+
+def _text(text: str | None) -> str | None:
+    if text is not None:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("its text is not valid Unicode") from None
+    return text
+
+
+def _packed(codes: Any, identity: Identity) -> bytes:
+    if not isinstance(codes, list) or not codes:
+        raise ValueError("an image has a list of codes, at least one")
+    parts, regions = [], len(identity.regions) or REGIONS
+    for entry in codes:
+        if not isinstance(entry, dict) or not entry.keys() >= {"region", "keep", "code"}:
+            raise ValueError("a code is an object with region, keep and code")
+        region, keep = _whole(entry, "region"), entry["keep"]
+        if region is None or not 0 <= region < regions:
+            raise ValueError(f"there is no region {entry['region']!r}")
+        if keep is None:
+            keep = math.nan
+        elif isinstance(keep, bool) or not isinstance(keep, (int, float)) or not 0 <= keep <= 1:
+            raise ValueError("'keep' is a probability from 0 to 1")
+        code = bytes.fromhex(_typed(entry, "code", str) or "")
+        if len(code) * 8 != identity.bits:
+            raise ValueError(f"a code of {len(code) * 8} bits, not of {identity.bits}")
+        parts.append(_ENTRY.pack(region, keep) + code)
+    return b"".join(parts)
+
+
+@contextmanager
+def _seekable(
+    file: str | os.PathLike[str] | IO[bytes],
+) -> Iterator[tuple[IO[bytes], str]]:
+    """The file and its name. A pipe, which can be read only once, is copied to disk first."""
+    if isinstance(file, (str, os.PathLike)):
+        with open(file, "rb") as opened, _seekable(opened) as (stream, _):
+            yield stream, os.fspath(file)
+    elif file.seekable():
+        yield file, "the export"
+    else:
+        with tempfile.TemporaryFile() as spool:
+            shutil.copyfileobj(file, spool)
+            yield spool, "the export"
+
+
+def _model_for(
+    header: Header, model: str | os.PathLike[str] | None, name: str
+) -> str | os.PathLike[str] | None:
+    """The model of a new index; None: the codes are the user's own."""
+    identity = header.identity
+    if model is not None:
+        own = _fingerprint(find(model))
+        if own is not None and not header.model_lost and own != identity.fingerprint:
+            raise ModelMismatchError(
+                f"{name} was filled by {identity.title}, not by {os.fspath(model)} ({own})"
+            )
+        return model
+    if header.model_lost:
+        raise ExportError(f"{name} no longer knows which model it is from: say which it was")
+    if not identity.has_model:
+        return None
+    elsewhere = [] if identity.name is None else [Path(identity.name)]
+    for known in listed(*elsewhere):
+        if known.config["fingerprint"] == identity.fingerprint:
+            return known.name if known.ships else known.path
+    raise ExportError(f"{name} was filled by {identity.title}, which is not here: say where it is")
+
+
+def _fingerprint(folder: Path) -> str | None:
+    try:
+        value: str = read_config(folder)["fingerprint"]
+        return value
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # opening the index says what is wrong
+
+
+__all__ = ["Imported", "Reader", "import_index"]

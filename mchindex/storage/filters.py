@@ -1,0 +1,116 @@
+"""Conditions on metadata, as SQL.
+
+    {"album": "2024"}                    # equal, or a list in the metadata that contains it
+    {"album": ["2023", "2024"]}          # any of several values
+    {"album": None}                      # missing or null
+    {"year": {">=": 2020, "<": 2024}}    # all of several comparisons
+    {"camera.model": "X100"}             # a key inside an object, or a key that contains a dot
+
+Numbers are compared with numbers and text with text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
+Sql = tuple[str, list[Any]]  # an expression and the values of its parameters
+
+
+def where(conditions: Mapping[str, Any]) -> Sql:
+    """An expression over the column `metadata` that is true where all conditions hold."""
+    parts: list[Sql] = []
+    for name, wanted in conditions.items():
+        if not isinstance(name, str):
+            raise ValueError(f"a filter's keys are text, not {type(name).__name__}")
+        comparisons = wanted if isinstance(wanted, Mapping) else {"=": wanted}
+        if not comparisons:
+            raise ValueError(f"the filter for {name!r} has no comparison: {', '.join(OPERATORS)}")
+        parts += [_comparison(name, str(op), operand) for op, operand in comparisons.items()]
+    return _joined(" AND ", parts) if parts else ("1", [])
+
+
+def _comparison(name: str, operator: str, operand: Any) -> Sql:
+    if operator not in OPERATORS:
+        raise ValueError(
+            f"a filter compares with {', '.join(OPERATORS)}, not with {operator!r}: {name!r}"
+        )
+    several = isinstance(operand, (list, tuple, set, frozenset))
+    operands = [_scalar(name, value) for value in (operand if several else [operand])]
+    if operator == "!=":
+        text, values = _equal(name, operands)
+        return f"NOT {text}", values
+    return _equal(name, operands) if operator == "=" else _ordered(name, operator, operands)
+
+
+def _equal(name: str, operands: list[Any]) -> Sql:
+    wanted = json.dumps([o for o in operands if o is not None])
+    found = _exists(name, "{v}.atom IN (SELECT value FROM json_each(?))", [wanted])
+    if None not in operands:
+        return found
+    text, values = _exists(name, "{v}.type <> 'null'", [])
+    return _joined(" OR ", [found, (f"NOT {text}", values)])
+
+
+def _ordered(name: str, operator: str, operands: list[Any]) -> Sql:
+    parts: list[Sql] = []
+    for operand in operands:
+        if operand is None or isinstance(operand, bool):
+            raise ValueError(f"{operator} compares numbers or text: {name!r} has {operand!r}")
+        if isinstance(operand, int):
+            operand = float(operand) if abs(operand) >= 2**63 else operand
+        kinds = "('text')" if isinstance(operand, str) else "('integer', 'real')"
+        # SQLite puts every text behind every number, so the types must agree.
+        parts.append(
+            _exists(name, f"({{v}}.type IN {kinds} AND {{v}}.atom {operator} ?)", [operand])
+        )
+    return _joined(" OR ", parts) if parts else ("0", [])
+
+
+def _exists(name: str, test: str, values: list[Any]) -> Sql:
+    """Whether the metadata have a value under `name` that passes the test, or a list with one."""
+    paths = [[name]] + ([name.split(".")] if "." in name else [])
+    return _joined(" OR ", [_exists_at(path, test, values) for path in paths])
+
+
+def _exists_at(path: list[str], test: str, values: list[Any]) -> Sql:
+    tables, keys = [], []
+    source = "coalesce(metadata, '{}')"
+    for depth, _ in enumerate(path):
+        tables.append(f"json_each({source}) AS m{depth}")
+        keys.append(f"m{depth}.key = ?")
+        # Only an object has keys; json_each would fail on plain text.
+        source = f"CASE m{depth}.type WHEN 'object' THEN m{depth}.value ELSE '{{}}' END"
+    last = f"m{len(path) - 1}"
+    elements = f"SELECT 1 FROM json_each({last}.value) AS e WHERE {test.format(v='e')}"
+    # The value of an array or an object is its JSON text, which is not a value to compare.
+    text = (
+        f"EXISTS (SELECT 1 FROM {', '.join(tables)} WHERE {' AND '.join(keys)} AND "
+        f"({last}.type NOT IN ('array', 'object') AND {test.format(v=last)} "
+        f"OR {last}.type = 'array' AND EXISTS ({elements})))"
+    )
+    return text, [*path, *values, *values]
+
+
+def _joined(word: str, parts: Iterable[Sql]) -> Sql:
+    several = list(parts)
+    text = word.join(text for text, _ in several)
+    return f"({text})", [value for _, values in several for value in values]
+
+
+def _scalar(name: str, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is not None and not isinstance(value, (str, int, float)):
+        raise ValueError(
+            f"a filter compares with text, numbers, true, false and null: {name!r} has "
+            f"{type(value).__name__}"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"a filter compares with finite numbers: {name!r} has {value}")
+    return value

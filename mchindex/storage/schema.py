@@ -1,0 +1,174 @@
+"""The tables in an index's SQLite file: how they are created, checked and brought up to date."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import tempfile
+import uuid
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from mchindex.errors import NotAnIndexError, StoreBusyError, StoreDamagedError, StoreError
+from mchindex.files import sync_folder
+
+FORMAT = 1
+FILE = "index.sqlite"
+CHECKPOINT = 8192  # pages in the write-ahead log at which SQLite moves them to the file
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE images (
+    key INTEGER PRIMARY KEY,                -- never given twice: a replaced image gets a new one
+    id NOT NULL UNIQUE,                     -- text or integer, as the user gave it
+    path TEXT,                              -- '': the same as the id
+    size INTEGER, time INTEGER,             -- of the file, in bytes and in ns since the epoch
+    hash BLOB,                              -- SHA-256 of the file's bytes or of the pixels
+    width INTEGER, height INTEGER,          -- of the upright picture
+    metadata TEXT,                          -- JSON
+    codes BLOB NOT NULL,                    -- see `pack_codes`
+    crc INTEGER NOT NULL                    -- of all but the codes, which have their own
+);
+CREATE TABLE gone (
+    seq INTEGER PRIMARY KEY, key INTEGER NOT NULL, id NOT NULL, crc INTEGER NOT NULL
+);
+"""
+# SQLite keeps the text of these statements, comments included, and `check_schema` compares it: a
+# changed comment is a changed schema. To add a column, add a migration from FORMAT to FORMAT + 1.
+
+# From each format to the next. Creating an index is the first step.
+MIGRATIONS = {0: _SCHEMA}
+
+_NEW = ".new-"  # prefix of the folder in which a new index is built
+
+
+class State(NamedTuple):
+    """How much the store holds. It is stored beside the rows, so that a lost row is detected."""
+
+    images: int = 0
+    key: int = 0  # the last key given
+    gone: int = 0  # removals so far
+    keys: int = 0  # the sum of the keys of all images
+
+
+@contextlib.contextmanager
+def named_errors(where: str) -> Iterator[None]:
+    """Turns SQLite's errors into ours."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        # Undecodable text has no error code, and a statement can only fail if the schema is wrong.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise StoreBusyError(f"{where}: another process is writing to it") from error
+        if code in _OUTSIDE:
+            raise StoreError(f"{where}: {error}") from error
+        raise StoreDamagedError(f"{where} is damaged: {error}") from error
+    except UnicodeDecodeError as error:  # an error message that quotes a damaged schema
+        raise StoreDamagedError(f"{where} is damaged: {error}") from error
+
+
+# The disk or the system is at fault, not the file's content.
+_OUTSIDE = {
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+}  # fmt: skip
+
+
+def connect(where: str) -> sqlite3.Connection:
+    """A connection with a write-ahead log, whose commits are on disk when they return."""
+    db = sqlite3.connect(where, timeout=10, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA cache_size = -65536")  # KiB
+        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def make_file(folder: Path) -> None:
+    """Creates an index's file in one step: a crash or another process leaves no partial one."""
+    if folder.exists() and not folder.is_dir():
+        raise NotAnIndexError(f"{folder} is a file: an index is a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    # A file that has been deleted is not created again: what remains beside it belongs to it.
+    if any(not f.name.startswith(_NEW) for f in folder.iterdir()) and not (folder / FILE).exists():
+        raise NotAnIndexError(f"{folder} holds other files and no index: give a new folder")
+    with tempfile.TemporaryDirectory(prefix=_NEW, dir=folder) as own:
+        new = Path(own) / FILE
+        with named_errors(str(folder)), contextlib.closing(connect(str(new))) as db:
+            create(db)
+        try:
+            os.link(new, folder / FILE)
+        except FileExistsError:
+            pass  # another process was first
+        except OSError:  # a file system without hard links
+            if not (folder / FILE).exists():
+                os.rename(new, folder / FILE)
+    sync_folder(folder)
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Creates the tables of an empty index."""
+    db.execute("BEGIN")
+    migrate(db)
+    set_fact(db, "uuid", str(uuid.uuid4()))
+    set_fact(db, "state", list(State()))
+    db.execute("COMMIT")
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Brings the tables from the format they have to FORMAT, within a transaction."""
+    for step in range(version(db), FORMAT):
+        for statement in MIGRATIONS[step].split(";\n"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {step + 1}")
+
+
+def version(db: sqlite3.Connection) -> int:
+    """The format of a file; 0 if it is not an index's."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def is_as_declared(db: sqlite3.Connection) -> bool:
+    """Whether the tables are declared as `MIGRATIONS` declares them.
+
+    Values from a table that is declared differently may come back as values of other columns.
+    """
+    return _declared(db) == _expected()
+
+
+def _declared(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
+    return list(db.execute(query))
+
+
+@cache
+def _expected() -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        create(db)
+        return _declared(db)
+
+
+def get_fact(db: sqlite3.Connection, name: str) -> Any:
+    """A fact about the index itself, or None. Raises ValueError if its checksum does not match."""
+    found = db.execute("SELECT value, crc FROM meta WHERE name = ?", (name,)).fetchone()
+    if found is None:
+        return None
+    if found[1] != crc32(f"{name} {found[0]}".encode()):
+        raise ValueError(f"the checksum of {name!r} does not match")
+    return json.loads(found[0])
+
+
+def set_fact(db: sqlite3.Connection, name: str, value: Any) -> None:
+    text = json.dumps(value)
+    crc = crc32(f"{name} {text}".encode())
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (name, text, crc))
