@@ -62,11 +62,12 @@ def test_rows_become_the_images_they_belong_to(data: st.DataObject) -> None:
     assert nearest_images(np.array(rows), images, k).tolist() == wanted
 
 
-def test_six_rows_per_image_are_enough_for_k_images() -> None:
-    """The worst case: the K nearest images have six codes each, all nearer than any other."""
-    images = np.repeat(np.arange(9), 6)
-    rows = np.arange(len(images))[None]
-    assert nearest_images(rows[:, : 6 * 4], images, 4).tolist() == [[0, 1, 2, 3]]
+def test_a_peer_finds_k_images_even_if_each_has_six_equal_codes() -> None:
+    codes = np.repeat(np.packbits(np.tri(40, 64, dtype=np.uint8), axis=1), 6, axis=0)
+    flat = PEERS["flat"](64, Run("", 1, 100.0, 1, True))
+    flat.build(np.repeat(np.arange(40), 6), codes)
+    query = np.zeros((1, 8), dtype=np.uint8)  # image i is at distance i + 1
+    assert flat.search(query, 7, 0).tolist() == [[0, 1, 2, 3, 4, 5, 6]]
 
 
 def test_a_build_is_given_up_once_its_extrapolated_time_exceeds_the_limit() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import encode
@@ -26,6 +26,8 @@ def middle(values: list[float]) -> float:
     return float(np.median(values))
 
 
+@example([1.8], [1.0])
+@example([1.79], [1.0])
 @given(TIMES, TIMES)
 def test_scaling_divides_medians(one: list[float], two: list[float]) -> None:
     row = scaling.speed_up(10, one, two)
@@ -44,6 +46,8 @@ def test_scaling_measures_both_numbers_of_threads() -> None:
     assert row["two_s"] > 0
 
 
+@example([0.01], [0.1])
+@example([0.01], [0.101])
 @given(TIMES, TIMES)
 def test_loading_reports_medians_and_the_worst(load: list[float], answer: list[float]) -> None:
     row = loading.summary(True, False, 123, 0.5, load, answer)
