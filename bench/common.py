@@ -1,7 +1,8 @@
-"""What every benchmark shares: test data, the machine's and the commit's record, memory."""
+"""What every benchmark shares: the data, its options, the JSON record, time and memory."""
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import gc
 import hashlib
@@ -10,21 +11,26 @@ import os
 import platform
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from mchindex import BucketTable
+
 Codes = NDArray[np.uint8]  # (n, bits // 8), as np.packbits makes them
 Ids = NDArray[np.int64]
 
-FLIP = 0.03  # "clustered": the chance of each bit to differ from its centre
-PER_CENTRE = 200  # "clustered": codes a centre, on average
+FLIP = 0.03  # "clustered": the probability that a bit differs from its centre
+PER_CENTRE = 200  # "clustered": mean codes per centre
 MOST_CODES = 6  # an image has 1 to 6 codes
 RESULTS = Path(__file__).parent / "results"
 
@@ -36,7 +42,7 @@ class Cell:
     n: int = 1_000_000  # codes
     bits: int = 64
     data: str = "clustered"  # or "uniform"
-    codes_per_image: float = 1.0  # mean; above 1, an image has 1 to MOST_CODES codes
+    codes_per_image: float = 1.0  # mean; if above 1, each image has 1 to MOST_CODES codes
 
     @property
     def name(self) -> str:
@@ -50,7 +56,7 @@ class Cell:
 
 
 def draw_codes(cell: Cell, queries: int, seed: int) -> tuple[Codes, Codes]:
-    """The cell's codes and, from the same process, queries that are not among them."""
+    """The cell's codes, and queries drawn the same way but not stored."""
     rng = np.random.default_rng(seed)
     total, width = cell.n + queries, cell.bits // 8
     if cell.data == "uniform":
@@ -59,7 +65,7 @@ def draw_codes(cell: Cell, queries: int, seed: int) -> tuple[Codes, Codes]:
         centres = rng.integers(0, 256, (max(1, cell.n // PER_CENTRE), width), dtype=np.uint8)
         weights = 1.0 / np.arange(1, len(centres) + 1)
         out = centres[rng.choice(len(centres), total, p=weights / weights.sum())]
-        for start in range(0, total, 100_000):  # in pieces: a float a bit is much memory
+        for start in range(0, total, 100_000):  # in pieces: one float per bit takes much memory
             part = out[start : start + 100_000]
             flips = rng.random((len(part), cell.bits), dtype=np.float32) < FLIP
             part ^= np.packbits(flips, axis=1)
@@ -67,9 +73,16 @@ def draw_codes(cell: Cell, queries: int, seed: int) -> tuple[Codes, Codes]:
 
 
 def draw_images(cell: Cell, seed: int) -> Ids:
-    """The image of each code: `cell.images` images of 1 to 6 codes each, `cell.n` codes in all."""
+    """The image of each code, in ascending order: `cell.images` images share `cell.n` codes.
+
+    Each image has 1 to MOST_CODES codes. ValueError if that is impossible.
+    """
     if cell.codes_per_image == 1:
         return np.arange(cell.n, dtype=np.int64)
+    if not cell.images <= cell.n <= MOST_CODES * cell.images:
+        raise ValueError(
+            f"{cell.n} codes cannot be shared by {cell.images} images of 1 to {MOST_CODES} codes"
+        )
     rng = np.random.default_rng(seed + 1)
     more = rng.binomial(MOST_CODES - 1, (cell.codes_per_image - 1) / (MOST_CODES - 1), cell.images)
     while surplus := int(more.sum()) - (cell.n - cell.images):
@@ -79,7 +92,7 @@ def draw_images(cell: Cell, seed: int) -> Ids:
 
 
 def rss() -> int:
-    """Resident bytes of this process, after giving freed memory back to the system."""
+    """Resident bytes of this process, after returning freed memory to the system."""
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
@@ -106,15 +119,17 @@ def _first_value(path: str, key: str) -> str | None:
 
 
 def engine() -> str | None:
-    """A short hash of the compiled engine: the commit does not say which build was loaded."""
+    """A short hash of the compiled engine; the commit does not say which build was loaded."""
     found = find_spec("mchindex")
     folders = found.submodule_search_locations if found else None
     files = [p for folder in folders or () for p in sorted(Path(folder).glob("_core*.so"))]
     return hashlib.sha256(files[0].read_bytes()).hexdigest()[:16] if files else None
 
 
-def record(settings: dict[str, Any], seed: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON record of a run: commit, date, machine, settings, seed, figures."""
+def record(
+    settings: dict[str, Any], seed: int, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The JSON record of a run: commit, date, machine, settings, seed and figures."""
     try:
         from mchindex._core import cpu_path
 
@@ -131,7 +146,7 @@ def record(settings: dict[str, Any], seed: int, rows: list[dict[str, Any]]) -> d
             "cpu": _first_value("/proc/cpuinfo", "model name") or platform.processor(),
             "cores": len(os.sched_getaffinity(0)),
             "memory": _first_value("/proc/meminfo", "MemTotal"),
-            "load": os.getloadavg()[2],  # of the last 15 minutes
+            "load": os.getloadavg()[2],  # mean of the last 15 minutes
             "system": platform.platform(),
             "python": platform.python_version(),
             **{p: _version(p) for p in ("numpy", "faiss-cpu", "usearch", "mchindex")},
@@ -144,11 +159,74 @@ def record(settings: dict[str, Any], seed: int, rows: list[dict[str, Any]]) -> d
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes a record and says where; creates the folder if needed."""
+    from mchindex.files import write_file  # here: the peers' processes do without our package
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_file(path, json.dumps(content, indent=1) + "\n")
     progress(f"wrote {path}")
 
 
 def progress(text: str) -> None:
-    """A line about the step under way; results go to stdout, these to stderr."""
+    """Prints a line about the current step to stderr; stdout is for results."""
     print(text, file=sys.stderr, flush=True)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """How long a call takes, by the clock."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def script(doc: str | None) -> argparse.ArgumentParser:
+    """A command-line parser that prints the script's docstring as its help."""
+    return argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def _width(text: str) -> int:
+    bits = int(text)
+    if bits % 8 or not 8 <= bits <= 256:
+        raise argparse.ArgumentTypeError(f"{bits} is not a multiple of 8 from 8 to 256")
+    return bits
+
+
+def _mean_codes(text: str) -> float:
+    mean = float(text)
+    if not 1 <= mean <= MOST_CODES:
+        raise argparse.ArgumentTypeError(f"{mean:g} is not between 1 and {MOST_CODES}")
+    return mean
+
+
+def add_code_options(parser: argparse.ArgumentParser) -> None:
+    """The options that describe the codes, all but their number."""
+    add = parser.add_argument
+    add("--bits", type=_width, default=64, help="code width, a multiple of 8 (%(default)s)")
+    add("--data", choices=("clustered", "uniform"), default="clustered", help="%(default)s")
+    add(
+        "--codes-per-image", type=_mean_codes, default=1.0, metavar="MEAN",
+        help=f"if above 1, each image has 1 to {MOST_CODES} codes (%(default)s)",
+    )  # fmt: skip
+    add("--seed", type=int, default=0, help="%(default)s")
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """An option such as 10,100,1000: distinct numbers in ascending order."""
+    return tuple(sorted({int(part) for part in text.split(",")}))
+
+
+def our_table(cell: Cell, queries: int, seed: int) -> tuple[BucketTable, Codes]:
+    """A BucketTable that holds the cell's codes, and queries."""
+    from mchindex import BucketTable
+
+    codes, asked = draw_codes(cell, queries, seed)
+    table = BucketTable(bits=cell.bits)
+    progress(f"adding {cell.n:,} codes")
+    table.add(draw_images(cell, seed), codes)
+    return table, asked
+
+
+def verdict(meets: bool) -> str:
+    return "meets" if meets else "FALLS SHORT"

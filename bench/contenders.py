@@ -1,8 +1,8 @@
-"""The contenders, each in a process of its own, and the handle by which the parent drives them.
+"""The contenders, and the `Worker` by which a benchmark runs each of them in its own process.
 
-A process of its own: two OpenMP runtimes in one process slow each other down, and the
-memory of a process is the contender's alone. It builds once and stays alive; the parent
-asks it for one measurement at a time.
+Separate processes, because two OpenMP runtimes in one process slow each other down, and because
+the memory of a process then belongs to one contender. A worker builds its index once and stays
+alive; the benchmark asks it for one measurement at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from common import MOST_CODES, Codes, Ids, rss
+from common import MOST_CODES, Codes, Ids, rss, seconds
 
 if TYPE_CHECKING:
     from mchindex import BucketTable
@@ -27,13 +28,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """What a contender needs to know of the run."""
+    """What a contender needs to know about the run."""
 
     folder: str  # holds codes.npy, images.npy, queries.npy
     threads: int
     build_limit: float  # seconds
-    lists: int  # of the inverted file
-    several: bool  # images have several codes
+    lists: int  # number of lists of the inverted file
+    several: bool  # whether images have several codes
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that an index takes."""
+
+    rss: int  # growth of the process
+    counted: int | None  # what the index itself reports, if it does
+
+
+@dataclass
+class Build:
+    """What building an index took."""
+
+    build_s: float
+    before: int  # resident bytes of the process before the build
+    built: Memory
+    optimize_s: float | None  # ours only
+    optimized: Memory
+    searched: Memory | None = None  # after all searches
 
 
 class BuildLimitError(Exception):
@@ -41,14 +62,14 @@ class BuildLimitError(Exception):
 
 
 class Contender(ABC):
-    """One index. `settings` are the values of its search-time knob, `knob`."""
+    """One index. `knob` is its search-time parameter, `settings` the values that are measured."""
 
     title: ClassVar[str]
     knob: ClassVar[str] = ""
     settings: ClassVar[tuple[int, ...]] = (0,)
     ours: ClassVar[bool] = False
+    module: ClassVar[str]  # imported before the build, which neither times nor weighs it
     data: tuple[Codes, Ids]
-    module: ClassVar[str]  # imported before the build: neither its time nor its memory counts
 
     def __init__(self, bits: int, run: Run) -> None:
         self.bits, self.run = bits, run
@@ -63,14 +84,14 @@ class Contender(ABC):
 
     @abstractmethod
     def search(self, queries: Codes, k: int, setting: int) -> Ids:
-        """The ids of K distinct images for each query, nearest first; -1 where missing."""
+        """(q, k): the ids of K distinct images per query, nearest first; -1 where missing."""
 
     def after_build(self) -> None:
-        """More preparation, timed apart from the build."""
+        """Further preparation, timed separately from the build."""
         return
 
     def bytes_counted(self) -> int | None:
-        """The index's own count of its bytes, where it has one."""
+        """The bytes that the index says it takes, or None if it does not say."""
         return None
 
 
@@ -88,7 +109,7 @@ class Ours(Contender):
 
     def bytes_counted(self) -> int:
         memory = self.table.memory()
-        # A large table builds the substring index unasked; these strategies do not read it.
+        # A large table builds the substring index by itself; these strategies do not read it.
         unused = memory["substring"] if self.strategy in ("probe", "scan") else 0
         return memory["total"] - unused
 
@@ -97,14 +118,14 @@ class Ours(Contender):
 
 
 class OursAuto(Ours):
-    """`auto`; setting 0 asks all queries in one call, setting 1 one query a call."""
+    """`auto`; setting 0 asks all queries in one call, setting 1 one query per call."""
 
     title = "ours auto"
     settings = (0, 1)
 
     @classmethod
     def label(cls, setting: int) -> str:
-        return f"{cls.title}, one query a call" if setting else cls.title
+        return f"{cls.title}, one query per call" if setting else cls.title
 
     def search(self, queries: Codes, k: int, setting: int) -> Ids:
         if not setting:
@@ -126,7 +147,11 @@ class OursScan(Ours):
 
 
 class Peer(Contender):
-    """A peer knows rows, not images: a user fetches 6K rows and drops the repeats."""
+    """A library that returns rows, one per code.
+
+    If images have several codes, its user fetches MOST_CODES * K rows, which belong to K images
+    or more, maps them to images and drops the repeats; that is timed as part of the search.
+    """
 
     def build(self, images: Ids, codes: Codes) -> None:
         self.images = images
@@ -136,36 +161,51 @@ class Peer(Contender):
         if not self.run.several:
             return self.rows(queries, k, setting)
         rows = self.rows(queries, min(k * MOST_CODES, len(self.images)), setting)
-        return drop_repeats(np.where(rows < 0, -1, self.images[rows]), k)
+        return nearest_images(rows, self.images, k)
 
     @abstractmethod
     def fill(self, codes: Codes) -> None: ...
 
     @abstractmethod
-    def rows(self, queries: Codes, k: int, setting: int) -> Ids: ...
+    def rows(self, queries: Codes, k: int, setting: int) -> Ids:
+        """(q, k): the numbers of the nearest rows, nearest first; -1 where missing."""
 
-    def fill_in_pieces(self, codes: Codes, add: Any) -> None:
-        """Adds a hundredth at a time and gives up once the limit is out of reach.
-
-        Graphs only get slower as they grow, so the time so far, extrapolated, is a lower bound.
-        """
+    def fill_in_pieces(self, codes: Codes, add: Callable[[int, Codes], object]) -> None:
+        """Adds a hundredth of the codes at a time; BuildLimitError once the limit is hopeless."""
         start, piece = time.perf_counter(), max(1000, len(codes) // 100)
         for at in range(0, len(codes), piece):
             add(at, codes[at : at + piece])
             done = min(1.0, (at + piece) / len(codes))
             spent = time.perf_counter() - start
-            if spent > 0.03 * self.run.build_limit and spent / done > self.run.build_limit:
+            if exceeds(spent, done, self.run.build_limit):
                 raise BuildLimitError(
-                    f"build stopped: {done:.0%} took {spent:.0f} s, the whole at least "
-                    f"{spent / done:.0f} s, over the limit of {self.run.build_limit:.0f} s"
+                    f"build stopped: {done:.0%} took {spent:.0f} s, so the whole would take at "
+                    f"least {spent / done:.0f} s; the limit is {self.run.build_limit:.0f} s"
                 )
 
 
-def drop_repeats(ids: Ids, k: int) -> Ids:
-    """The first k distinct ids of each row, in their order; -1 where there are fewer.
+def exceeds(spent: float, done: float, limit: float) -> bool:
+    """Whether a build of which the share `done` took `spent` seconds will exceed the limit.
 
-    Sorting (id, position) packed into one integer puts repeats side by side; two plain
-    sorts are several times faster than a stable argsort.
+    Graphs only get slower as they grow, so extrapolating gives a lower bound. The first few
+    seconds do not count: starting up may distort them.
+    """
+    return spent > 0.03 * limit and spent / done > limit
+
+
+def nearest_images(rows: Ids, images: Ids, k: int) -> Ids:
+    """The first k distinct images of each line of row numbers; -1 where there are fewer.
+
+    `images` holds the image of each row. A row number of -1 stands for no row.
+    """
+    return drop_repeats(np.where(rows < 0, -1, images[rows]), k)
+
+
+def drop_repeats(ids: Ids, k: int) -> Ids:
+    """The first k distinct ids of each line, in their order; -1 where there are fewer.
+
+    Sorting (id, position) packed into one integer brings repeats together. Two plain sorts are
+    several times faster than one stable argsort.
     """
     shift = int(ids.shape[1]).bit_length()
     packed = np.sort((ids << shift) | np.arange(ids.shape[1]), axis=1)
@@ -205,7 +245,7 @@ class FaissPeer(Peer):
 
 
 class Flat(FaissPeer):
-    """The baseline, as it comes: with heaps."""
+    """The baseline, in its default configuration, which uses heaps."""
 
     title = "faiss Flat"
 
@@ -217,7 +257,7 @@ class Flat(FaissPeer):
 
 
 class FlatCount(Flat):
-    """The same with counting in place of heaps, which is faster at large K."""
+    """Flat with counting instead of heaps, which is faster at large K."""
 
     title = "faiss Flat, counting"
 
@@ -262,7 +302,7 @@ class Hnsw(FaissPeer):
 
 
 class UsearchExact(Peer):
-    """Searches the caller's array: nothing is built."""
+    """Exact search over the caller's array, without an index."""
 
     title, module = "usearch exact", "usearch.index"
 
@@ -292,7 +332,7 @@ class UsearchHnsw(Peer):
         self.index.expansion_search = setting
         found = self.index.search(queries, k, threads=self.run.threads)
         keys = np.full((len(queries), k), -1, dtype=np.int64)
-        if len(queries) == 1:  # another type then, without counts
+        if len(queries) == 1:  # a result of another type, without counts
             keys[0, : len(found.keys)] = found.keys
         else:
             keys[:, : found.keys.shape[1]] = found.keys
@@ -318,35 +358,31 @@ PEERS: dict[str, type[Contender]] = {
 }
 
 
-def _memory(contender: Contender, before: int) -> dict[str, int | None]:
-    return {"rss": rss() - before, "counted": contender.bytes_counted()}
+def _memory(contender: Contender, before: int) -> Memory:
+    return Memory(rss() - before, contender.bytes_counted())
 
 
-def _build(contender: Contender, folder: Path) -> dict[str, Any]:
+def _build(contender: Contender, folder: Path) -> Build:
     codes, images = np.load(folder / "codes.npy"), np.load(folder / "images.npy")
-    contender.data = codes, images  # kept: the memory before and after must both include them
+    contender.data = codes, images  # kept alive: memory before and after must both include them
     before = rss()
-    start = time.perf_counter()
-    contender.build(images, codes)
-    seconds = time.perf_counter() - start
-    plain = _memory(contender, before)
-    start = time.perf_counter()
-    contender.after_build()
-    prepare = time.perf_counter() - start
-    return {
-        "build_s": seconds,
-        "before": before,
-        "built": plain,
-        "optimize_s": prepare if contender.ours else None,
-        "optimized": _memory(contender, before) if contender.ours else plain,
-    }
+    build_s = seconds(lambda: contender.build(images, codes))
+    built = _memory(contender, before)
+    optimize_s = seconds(contender.after_build)
+    if not contender.ours:
+        return Build(build_s, before, built, None, built)
+    return Build(build_s, before, built, optimize_s, _memory(contender, before))
 
 
 def _serve(pipe: Connection, kind: type[Contender], bits: int, run: Run) -> None:
-    """The worker: answers ("build",), ("time", …), ("ids", …), ("memory", …) until None."""
+    """The worker's process: answers messages until it receives None.
+
+    ("build",) -> Build; ("memory", bytes before) -> Memory; ("ids", k, setting, start, count) ->
+    ids; ("time", k, setting, start, count) -> seconds by the clock and of the processor.
+    """
     folder = Path(run.folder)
     queries = np.load(folder / "queries.npy")
-    queries = np.concatenate([queries, queries])  # so that a batch may start anywhere
+    queries = np.concatenate([queries, queries])  # a batch may start at any query
     contender: Contender | None = None
     while message := pipe.recv():
         try:
@@ -362,8 +398,8 @@ def _serve(pipe: Connection, kind: type[Contender], bits: int, run: Run) -> None
                 batch = queries[at : at + count]
                 start, busy = time.perf_counter(), time.process_time()
                 ids = contender.search(batch, k, setting)
-                seconds, busy = time.perf_counter() - start, time.process_time() - busy
-                answer = (seconds, busy) if what == "time" else ids
+                wall, busy = time.perf_counter() - start, time.process_time() - busy
+                answer = (wall, busy) if what == "time" else ids
             pipe.send((answer, None))
         except Exception as error:
             text = str(error) if isinstance(error, BuildLimitError) else repr(error)
@@ -371,11 +407,11 @@ def _serve(pipe: Connection, kind: type[Contender], bits: int, run: Run) -> None
 
 
 class FailedError(Exception):
-    """A contender could not do what it was asked; the text says why, for the table."""
+    """A contender could not do what it was asked to; the message says why."""
 
 
 class Worker:
-    """The parent's end of a contender's process."""
+    """A contender's process, as the benchmark sees it."""
 
     def __init__(self, kind: type[Contender], bits: int, run: Run) -> None:
         self.kind, self.bits, self.run = kind, bits, run
@@ -393,7 +429,11 @@ class Worker:
         end.close()
 
     def ask(self, *message: Any, limit: float | None = None) -> Any:
-        """The answer; FailedError if the worker fails, dies or needs more than `limit` seconds."""
+        """The answer to a message of `_serve`.
+
+        FailedError if the contender raises, its process dies, or `limit` seconds pass without an
+        answer; in the last case the process is killed.
+        """
         self.pipe.send(message)
         if not self.pipe.poll(limit):
             self.stop(kill=True)

@@ -1,11 +1,11 @@
-"""Images a second: `MCHIndex.add` from files against the bare network on pixels in memory.
+"""How many images per second does `MCHIndex.add` take in, compared with the network alone?
 
     python bench/encode.py                         # drawn pictures of 640 x 480, as JPEG files
     python bench/encode.py --side 1600 --images 200
 
-The network runs on ready pixels, without decoding, codes or a store; `add` does it all, durably.
-The same with torch in place of ONNX Runtime. Each contender is a process of its own with the same
-number of threads; rounds are interleaved and the median counts.
+The network alone gets pixels in memory and computes features. `add` reads JPEG files, computes
+codes as well and stores them durably. Both run on ONNX Runtime and on torch, each in its own
+process with the same number of threads. Rounds are interleaved, and the median counts.
 """
 
 from __future__ import annotations
@@ -17,19 +17,44 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
-from common import RESULTS, progress, record, write_json
+from common import RESULTS, progress, record, script, write_json
 
 CONTENDERS = ("network onnx", "add onnx", "network torch", "add torch")
+WARM_UP = 16  # images that are not timed
+BATCH = 8  # images per call of the network
+
+
+class Speed(TypedDict):
+    contender: str
+    images_per_second: float  # median
+    all: list[float]  # one per round
+
+
+def summary(speeds: Mapping[str, Sequence[float]]) -> tuple[list[Speed], dict[str, float]]:
+    """One row per contender, and how their medians compare."""
+    rows: list[Speed] = [
+        {"contender": name, "images_per_second": median(all_), "all": list(all_)}
+        for name, all_ in speeds.items()
+    ]
+    middle = {row["contender"]: row["images_per_second"] for row in rows}
+    return rows, {
+        "add over network, onnx": middle["add onnx"] / middle["network onnx"],
+        "add over network, torch": middle["add torch"] / middle["network torch"],
+        "onnx over torch, network": middle["network onnx"] / middle["network torch"],
+        "onnx over torch, add": middle["add onnx"] / middle["add torch"],
+    }
 
 
 def draw(folder: Path, images: int, side: int) -> None:
-    """JPEG files of the shape that cameras and COCO have, 4 : 3."""
+    """Writes drawn scenes as JPEG files, 4:3 as most photographs are."""
     from mchindex.datasets.scenes import SceneSource
 
     source = SceneSource(images, 0, side)
@@ -39,10 +64,11 @@ def draw(folder: Path, images: int, side: int) -> None:
 
 
 def work(args: argparse.Namespace) -> float:
-    """One contender, once: images a second."""
+    """Runs one contender once, in this process; returns images per second."""
     import torch
 
     from mchindex import MCHIndex
+    from mchindex.images import open_rgb
     from mchindex.models import MCHModel
     from mchindex.models.extract import resized
     from mchindex.regions import WHOLE
@@ -55,34 +81,28 @@ def work(args: argparse.Namespace) -> float:
     if what == "add":
         with tempfile.TemporaryDirectory() as place:
             index = MCHIndex.open(Path(place, "index.mch"), model=model)
-            index.add(files[:16])  # a first pass builds what later ones use
+            index.add(files[:WARM_UP])
             start = time.perf_counter()
-            added = index.add(files[16:], progress=False)
+            added = index.add(files[WARM_UP:], progress=False)
             seconds = time.perf_counter() - start
-            assert len(added.added) == len(files) - 16
+            assert len(added.added) == len(files) - WARM_UP
             index.close()
-        return (len(files) - 16) / seconds
-    from mchindex.images import open_rgb
-
-    few = np.stack([resized(open_rgb(f), WHOLE, model.backbone.size) for f in files[:16]])
-    rounds = (len(files) - 16) // 8
-    stream = ((few[i % 2 * 8 :][:8]) for i in range(rounds))
+        return (len(files) - WARM_UP) / seconds
+    few = np.stack([resized(open_rgb(f), WHOLE, model.backbone.size) for f in files[:WARM_UP]])
+    batches = (len(files) - WARM_UP) // BATCH
+    stream = (few[i * BATCH % WARM_UP :][:BATCH] for i in range(batches))
     run = model.extractor._run
     run(few)
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(args.threads) as pool:
-        list(pool.map(run, [few[:8]] * args.threads))
+        list(pool.map(run, [few[:BATCH]] * args.threads))
         start = time.perf_counter()
         list(pool.map(run, stream))
         seconds = time.perf_counter() - start
-    return rounds * 8 / seconds
+    return batches * BATCH / seconds
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    p = script(__doc__)
     cores = len(os.sched_getaffinity(0))
     p.add_argument("--model", default="coco-64", help="%(default)s")
     p.add_argument("--images", type=int, default=600, help="%(default)s")
@@ -99,7 +119,7 @@ def main() -> None:
     speeds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     with tempfile.TemporaryDirectory() as folder:
         progress(f"drawing {args.images} pictures")
-        draw(Path(folder), args.images + 16, args.side)
+        draw(Path(folder), args.images + WARM_UP, args.side)
         for round_ in range(args.rounds):
             for name in CONTENDERS[:: 1 if round_ % 2 else -1]:
                 command = [sys.executable, __file__, "--worker", name, "--folder", folder]
@@ -107,16 +127,7 @@ def main() -> None:
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 speeds[name].append(json.loads(done.stdout.splitlines()[-1]))
                 progress(f"{name}: {speeds[name][-1]:.1f} images/s")
-    rows: list[dict[str, Any]] = [
-        {"contender": n, "images_per_second": median(s), "all": s} for n, s in speeds.items()
-    ]
-    middle = {row["contender"]: row["images_per_second"] for row in rows}
-    ratios = {
-        "add over network, onnx": middle["add onnx"] / middle["network onnx"],
-        "add over network, torch": middle["add torch"] / middle["network torch"],
-        "onnx over torch, network": middle["network onnx"] / middle["network torch"],
-        "onnx over torch, add": middle["add onnx"] / middle["add torch"],
-    }
+    rows, ratios = summary(speeds)
     for name, ratio in ratios.items():
         print(f"{name}: {ratio:.2f}")
     settings = {k: getattr(args, k) for k in ("model", "images", "side", "threads", "rounds")}

@@ -1,4 +1,4 @@
-"""How long an evaluation takes, and how much memory: as many images and queries as MS-COCO has.
+"""How long does an evaluation of the size of MS-COCO take, and how much memory?
 
 python bench/evaluation.py                                # 120,000 images, 5,000 queries
 python bench/evaluation.py --images 12000 --queries 200
@@ -6,7 +6,6 @@ python bench/evaluation.py --images 12000 --queries 200
 
 from __future__ import annotations
 
-import argparse
 import resource
 import sys
 import time
@@ -16,24 +15,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common import RESULTS, Cell, draw_codes, draw_images, progress, record, rss, write_json
+from common import (
+    RESULTS,
+    Cell,
+    add_code_options,
+    draw_codes,
+    draw_images,
+    progress,
+    record,
+    rss,
+    script,
+    write_json,
+)
 
 CLASSES = 80
-LABELS = 2.9  # an image, on average; the commonest class is in half of the images
+LABELS = 2.9  # classes per image, roughly
+MOST_COMMON = 0.5  # share of the images that may have a class, at most
 
 
 def draw_labels(n: int, seed: int) -> NDArray[np.bool_]:
-    """Zipf-like classes, at least one an image, drawn apart from the codes: this is about time."""
+    """(n, CLASSES): at least one class per image, class i with a weight of 1/i.
+
+    The labels do not depend on the codes, because only time is measured.
+    """
     rng = np.random.default_rng(seed)
     chance = 1.0 / np.arange(1, CLASSES + 1)
-    chance = np.minimum(0.5, chance * LABELS / chance.sum())
+    chance = np.minimum(MOST_COMMON, chance * LABELS / chance.sum())
     labels: NDArray[np.bool_] = rng.random((n, CLASSES), dtype=np.float32) < chance
     labels[np.arange(n), rng.integers(0, CLASSES, n)] |= ~labels.any(1)
     return labels
 
 
 def peak() -> int:
-    """The most bytes this process has had resident."""
+    """The largest number of bytes that this process has had resident."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -53,7 +67,7 @@ def run(cell: Cell, queries: int, threads: int, seed: int) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     row = {
         "seconds": seconds,
-        "cpu_seconds": time.process_time() - cpu,  # what a busy machine does not change
+        "cpu_seconds": time.process_time() - cpu,  # hardly changed by other work on the machine
         "ms_per_query": 1e3 * seconds / queries,
         "memory_before": before,
         "memory_peak": peak(),
@@ -68,16 +82,12 @@ def run(cell: Cell, queries: int, threads: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    p = script(__doc__)
     p.add_argument("--images", type=int, default=120_000, help="%(default)s")
     p.add_argument("--queries", type=int, default=5_000, help="%(default)s")
-    p.add_argument("--bits", type=int, default=64, help="%(default)s")
-    p.add_argument("--codes-per-image", type=float, default=1.6, metavar="MEAN", help="1 to 6")
-    p.add_argument("--data", choices=("clustered", "uniform"), default="clustered")
-    p.add_argument("--threads", type=int, default=0, help="0: every core (%(default)s)")
-    p.add_argument("--seed", type=int, default=0, help="%(default)s")
+    add_code_options(p)
+    p.set_defaults(codes_per_image=1.6)
+    p.add_argument("--threads", type=int, default=0, help="0: all cores (%(default)s)")
     p.add_argument("--json", type=Path, default=RESULTS / "evaluation.json", help="%(default)s")
     args = p.parse_args()
     cell = Cell(
@@ -88,7 +98,7 @@ def main() -> None:
     print(
         f"{args.queries:,} queries, {cell.images:,} images, {cell.n:,} codes of {args.bits} bits: "
         f"{row['seconds']:.1f} s ({row['cpu_seconds']:.1f} s of CPU), "
-        f"{row['ms_per_query']:.2f} ms a query, {row['memory_peak'] / 2**20:,.0f} MiB at most"
+        f"{row['ms_per_query']:.2f} ms per query, {row['memory_peak'] / 2**20:,.0f} MiB at the peak"
     )
     write_json(args.json, content)
 

@@ -1,4 +1,7 @@
-"""The picture of a run: QPS against recall, one panel a K; `plot.py FILE.json` draws it again."""
+"""The picture of a search run: queries per second against recall, one panel per K.
+
+python bench/plot.py FILE.json          # draws FILE.png again
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from measurements import TimedRow
+from verdicts import is_timed
+
 TICKS = (0.0, 0.5, 0.9, 0.98, 0.999, 1.0)
-EXACT = 4.0  # where recall 1 is drawn: at 0.9999
+EXACT = 4.0  # a recall of 0.9999 or more is drawn here
 PANEL, LEGEND = 4.6, 2.2  # inches
 OURS = "#c1121f"
 OUR_MARKS = {"auto": "*", "probe": "o", "substring": "s", "scan": "D"}
@@ -17,12 +23,12 @@ MARKS = "Xov^sDP<>"
 
 
 def across(recall: float) -> float:
-    """Recall as drawn: each step to the right is ten times fewer misses."""
+    """The horizontal position of a recall; each unit to the right is ten times fewer misses."""
     return min(EXACT, -math.log10(max(1 - recall, 10**-EXACT)))
 
 
-def draw_peers(axis: Any, rows: list[dict[str, Any]], titles: list[str], colours: Any) -> None:
-    """A line a peer, through its settings; the setting stands beside the point."""
+def draw_peers(axis: Any, rows: list[TimedRow], titles: list[str], colours: Any) -> None:
+    """One line per peer, through its settings, each labelled with its value."""
     for i, title in enumerate(titles):
         points = [r for r in rows if r["title"] == title]
         places = [(across(r["recall"]), r["qps"]) for r in points]
@@ -37,7 +43,7 @@ def draw_peers(axis: Any, rows: list[dict[str, Any]], titles: list[str], colours
                 )  # fmt: skip
 
 
-def draw_ours(axis: Any, rows: list[dict[str, Any]]) -> None:
+def draw_ours(axis: Any, rows: list[TimedRow]) -> None:
     for r in rows:
         place, auto = (across(r["recall"]), r["qps"]), r["contender"] == "auto"
         axis.plot(
@@ -52,14 +58,17 @@ def draw_ours(axis: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def draw(content: dict[str, Any], path: Path) -> None:
+    """Draws the record of a run to a PNG file."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     from matplotlib.lines import Line2D
 
+    from mchindex.files import replacing  # here: the peers' processes do without our package
+
     s = content["settings"]
-    rows = [r for r in content["rows"] if r["qps"] and r["batch"] == "whole"]
+    rows = [r for r in content["rows"] if is_timed(r) and r["batch"] == "whole"]
     steps = sorted({r["k"] for r in rows})
     peers = {r["title"]: r["knob"] for r in rows if not r["ours"]}
     colours = plt.get_cmap("Dark2")
@@ -76,7 +85,7 @@ def draw(content: dict[str, Any], path: Path) -> None:
         axis.grid(alpha=0.25)
         axis.set_title(f"K = {k}")
         axis.set_xlabel("recall (ties count)")
-    axes[0][0].set_ylabel("queries a second")
+    axes[0][0].set_ylabel("queries per second")
     handles = [
         Line2D([], [], marker=mark, ls="", color=OURS, mfc=OURS if key == "auto" else "none",
                ms=13 if key == "auto" else 8, label=f"ours {key}")
@@ -93,7 +102,8 @@ def draw(content: dict[str, Any], path: Path) -> None:
     )
     figure.tight_layout(rect=(0, 0, 1 - LEGEND / width, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    with replacing(path) as stream:
+        figure.savefig(stream, format="png", dpi=110)
     plt.close(figure)
 
 

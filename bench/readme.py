@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, Cell
-from report import RATIOS, ks, measured, winner
+from measurements import Row
+from verdicts import RATIOS, ks, measured, winner
 
 ROOT = Path(__file__).parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs" / "learning.md"
@@ -39,7 +40,7 @@ def load(cell: Cell) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def ratio(rows: list[dict[str, Any]], k: int) -> str:
+def ratio(rows: list[Row], k: int) -> str:
     """Ours over Flat, and in brackets over the fastest peer that finds what we find."""
     auto = next(r for r in measured(rows, k) if r["contender"] == "auto")
     peers = [r for r in rows if not r["ours"]]

@@ -2,9 +2,10 @@
 
     python bench/ship.py --data DIR                 # COCO images, as for `mch train`
     python bench/ship.py --data DIR --names coco-32 # one of them
+    python bench/ship.py --cards                    # only write the cards again
 
-Of the database 2,000 images are kept out of training; the card's figures are of the queries
-against those: neither was ever seen.
+2,000 images of the database are not used in training. The figures on a card are measured by
+searching those with the queries of the data set, which are not used in training either.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from common import progress
+from common import progress, script
 from mchindex.catalogue import SHIPPED
 from mchindex.datasets import Dataset, open_dataset
+from mchindex.files import write_file
 from mchindex.models import MCHModel
 from mchindex.training.features import default_cache
 from mchindex.training.measure import encode_dataset, measure
@@ -28,9 +30,9 @@ from mchindex.training.run import train_model
 
 HELD_OUT = 2000
 WAYS = {
-    "base": "one code an image",
+    "base": "one code per image",
     "mch": "**MCH**",
-    "random_keep": "regions at random, as many",
+    "random_keep": "as many regions, chosen at random",
     "keep_all": "all regions",
 }
 FIGURES = ("map", "r0", "p0_nonempty", "empty", "anhc", "f1_own")
@@ -44,8 +46,8 @@ class Recipe:
     agent: dict[str, Any]
 
 
-# Chosen on parts of the training images: of the methods, HashNet ranks best by far, and it gains
-# most from several codes.
+# Chosen on parts of the training images: HashNet ranks best by far of all methods, and gains most
+# from several codes.
 RECIPES = {
     "coco-64": Recipe(64, "hashnet", {"power": 0.5, "dropout": 0.3}, {"bonus": 0.2}),
     "coco-32": Recipe(32, "hashnet", {"power": 0.5, "dropout": 0.3}, {"bonus": 0.2}),
@@ -53,7 +55,7 @@ RECIPES = {
 
 
 def parts(dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
-    """One to train on, and one to measure on that shares no image with it."""
+    """The data to train on, and the data to measure on, which share no image."""
     database, train = dataset.splits["database"], dataset.splits["train"]
     others = np.setdiff1d(database, train)
     held = np.sort(np.random.default_rng(seed).permutation(others)[:HELD_OUT])
@@ -65,8 +67,8 @@ def parts(dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     )
 
 
-def rounded(model: MCHModel) -> None:
-    """To weights that half the space holds."""
+def round_weights(model: MCHModel) -> None:
+    """Rounds the weights to half precision, so that the model takes half the space."""
     with torch.no_grad():
         for module in (model.method, model.policy):
             for tensor in () if module is None else module.state_dict().values():
@@ -83,7 +85,7 @@ def train(name: str, dataset: Dataset, args: argparse.Namespace) -> None:
     training, unseen = parts(dataset, args.seed)
     trained = train_model(training, options, cache=args.cache, device="cpu")
     model = trained.model
-    rounded(model)
+    round_weights(model)
     found = measure(encode_dataset(model, unseen, args.cache), model.xi)
     figures = {
         way: {f: round(float(getattr(e, f)), 4) for f in FIGURES} for way, e in found.items()
@@ -96,11 +98,18 @@ def train(name: str, dataset: Dataset, args: argparse.Namespace) -> None:
         "seed": args.seed,
     }
     model.save(args.out / name)
-    (args.out / name / "README.md").write_text(card(name, model), "utf-8")
+    write_card(name, args.out)
     progress(f"{name}: {figures['base']} -> {figures['mch']}")
 
 
+def write_card(name: str, folder: Path) -> None:
+    """Writes the card of a saved model beside it."""
+    model = MCHModel.load(folder / name)
+    write_file(folder / name / "README.md", card(name, model))
+
+
 def card(name: str, model: MCHModel) -> str:
+    """What the model is, what it was trained on and how well it does, in Markdown."""
     about, figures = model.about, model.about["figures"]
     queries, database = (about["measured_on"][part] for part in ("queries", "database"))
     lines = [
@@ -115,34 +124,40 @@ def card(name: str, model: MCHModel) -> str:
 Codes of {model.bits} bits for everyday photographs. `MCHIndex.open(path, model="{name}")`.
 
 - **Backbone**: EfficientNet-Lite0 with its ImageNet weights, frozen, {model.backbone.size} px; one
-  pass an image, regions pooled from its feature map.
-- **Hash layer**: {title}, two layers; **policy**: which of five regions (corners and centre, half
-  the sides each) get a code of their own.
+  pass per image, regions are pooled from its feature map.
+- **Hash layer**: {title}, two layers. **Policy**: decides which of five regions (the corners and
+  the centre, each half as wide and high as the image) get their own code.
 - **Trained on** {about["trained_on"]:,} labelled MS-COCO images of 80 everyday classes, with seed
   {about["seed"]}: `python bench/ship.py --data DIR --names {name}`.
 
-Measured on {queries:,} queries against {database:,} images, none of them used in training; two
-images count as similar if they share a class:
+Measured with {queries:,} queries on {database:,} images, none of them used in training. Two images
+count as similar if they share a class. H=0 is the query's bucket: images with the query's code.
 
-| | mAP | R@H=0 | F1 of the own bucket | empty own buckets | codes an image |
+| | mAP | R@H=0 | F1@H=0 | share of empty buckets at H=0 | codes per image |
 |---|---|---|---|---|---|
 {chr(10).join(lines)}
 
-What it does not know: faces, text, places, and things that are none of COCO's classes are told
+The model was not trained on faces, text, places or anything outside COCO's classes. It tells those
 apart only as far as the backbone's features do.
 """
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    p = script(__doc__)
+    what = p.add_mutually_exclusive_group(required=True)
+    what.add_argument("--data", help="the data set, as for `mch train --data`")
+    what.add_argument("--cards", action="store_true", help="train nothing, write the cards again")
+    p.add_argument(
+        "--names", nargs="+", choices=RECIPES, default=list(RECIPES), help="which models (all)"
     )
-    p.add_argument("--data", required=True, help="as `mch train --data` takes it")
-    p.add_argument("--names", nargs="+", choices=RECIPES, default=list(RECIPES))
-    p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--cache", type=Path, default=default_cache())
-    p.add_argument("--out", type=Path, default=SHIPPED)
+    p.add_argument("--seed", type=int, default=0, help="%(default)s")
+    p.add_argument("--cache", type=Path, default=default_cache(), help="features (%(default)s)")
+    p.add_argument("--out", type=Path, default=SHIPPED, help="folder of models (%(default)s)")
     args = p.parse_args()
+    if args.cards:
+        for name in args.names:
+            write_card(name, args.out)
+        return
     dataset = open_dataset(args.data)
     for name in args.names:
         train(name, dataset, args)

@@ -1,4 +1,4 @@
-"""How long a change to a large table takes, and the search that follows it.
+"""How long does a change to a large table take, and the search after it?
 
 python bench/updates.py                 # a table of 10M codes
 python bench/updates.py --n 100000
@@ -6,26 +6,45 @@ python bench/updates.py --n 100000
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from common import RESULTS, Cell, draw_codes, draw_images, progress, record, write_json
+from common import (
+    RESULTS,
+    Cell,
+    add_code_options,
+    draw_codes,
+    draw_images,
+    progress,
+    record,
+    script,
+    seconds,
+    write_json,
+)
 
 
-def seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+class Change(TypedDict):
+    what: str
+    median_s: float
+    worst_s: float
+    times: int
+
+
+def summary(took: Mapping[str, Sequence[float]]) -> list[Change]:
+    """One row per kind of operation, from the seconds of each."""
+    return [
+        {"what": what, "median_s": median(all_), "worst_s": max(all_), "times": len(all_)}
+        for what, all_ in took.items()
+    ]
 
 
 def run(cell: Cell, added: int, times: int, seed: int) -> dict[str, Any]:
+    """Adds `added` codes and removes one image, `times` times, searching after each change."""
     from mchindex import BucketTable
 
     progress(f"drawing {cell.n:,} codes")
@@ -55,27 +74,18 @@ def run(cell: Cell, added: int, times: int, seed: int) -> dict[str, Any]:
         note("remove one image", lambda victim=victim: table.remove([victim]))  # type: ignore[misc]
         note("search after removing", lambda: table.search(query, 10))
         if victim in table or int(new[0]) not in table:
-            raise RuntimeError("a change did not show")
+            raise RuntimeError("the table does not show a change that was made to it")
         progress(f"{i + 1}/{times}")
-    rows = [
-        {"what": what, "median_s": median(all_), "worst_s": max(all_), "times": len(all_)}
-        for what, all_ in took.items()
-    ]
     settings = asdict(cell) | {"what": "updates", "added": added, "times": times}
-    return record(settings, seed, rows)
+    return record(settings, seed, summary(took))
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    p = script(__doc__)
     p.add_argument("--n", type=int, default=10_000_000, help="codes in the table (%(default)s)")
-    p.add_argument("--bits", type=int, default=64, help="%(default)s")
-    p.add_argument("--data", choices=("clustered", "uniform"), default="clustered")
-    p.add_argument("--codes-per-image", type=float, default=1.0, metavar="MEAN", help="1 to 6")
-    p.add_argument("--added", type=int, default=1000, help="codes an add (%(default)s)")
-    p.add_argument("--times", type=int, default=30, help="of each change (%(default)s)")
-    p.add_argument("--seed", type=int, default=0, help="%(default)s")
+    add_code_options(p)
+    p.add_argument("--added", type=int, default=1000, help="codes per add (%(default)s)")
+    p.add_argument("--times", type=int, default=30, help="repeats of each change (%(default)s)")
     p.add_argument("--json", type=Path, help="the JSON file (bench/results/updates-….json)")
     args = p.parse_args()
     cell = Cell(args.n, args.bits, args.data, args.codes_per_image)
