@@ -1,4 +1,4 @@
-"""Pictures without labels: every image file in a folder and the folders in it."""
+"""Pictures without labels: every image file in a folder and its subfolders."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 from mchindex.index.inputs import given
 
-UNLABELLED = "unlabelled"  # a data set has a class; no picture is of this one
+UNLABELLED = "unlabelled"  # a data set needs a class; no picture belongs to this one
 
 
 def read_photos(root: PathLike) -> Dataset:
-    """All of them for training and in the database, none as a query: nothing can be measured."""
+    """Reads the folder; every picture is in the training and database splits, none is a query."""
     root = Path(root)
     items, _ = given(str(root))
     found = list(items)
     names = [os.path.relpath(item.path, root) for item in found if item.path and not item.error]
     if not names:
-        raise DatasetError(f"{root} holds no image files")
+        raise DatasetError(f"{root} contains no image files")
     every = np.arange(len(names))
     unread = len(found) - len(names)
     return Dataset(
