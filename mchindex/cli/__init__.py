@@ -1,4 +1,4 @@
-"""The command `mch`. A file a command; torch is imported only once a command runs."""
+"""The command `mch`: one file per command. Torch is imported only when a command needs it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app = typer.Typer(
     name="mch",
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,  # what we did not foresee shows its plain traceback
+    pretty_exceptions_enable=False,  # unexpected errors show a plain traceback
 )
 
 
@@ -46,7 +46,7 @@ def _mch(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Image search in which an image may stand under several hash codes.
+    """Image search with several hash codes per image.
 
     Examples:
       mch add photos
@@ -54,9 +54,9 @@ def _mch(
       mch train --data photos --bits 32 --out model
       mch COMMAND --help
 
-    The index is [bold]photos.mch[/] in the current folder, or $MCH_INDEX, or --index.
-    Commands, options and models are completed by the shell after
-    [bold]mch --install-completion[/].
+    The index is [bold]photos.mch[/] in the current folder unless $MCH_INDEX or --index names
+    another. [bold]mch --install-completion[/] makes the shell complete commands, options
+    and model names.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
@@ -77,12 +77,13 @@ app.command("demo", rich_help_panel=LEARNING)(demo_command)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command line and gives its exit code.
+    """Runs a command line and returns its exit code.
 
-    0: fine; 1: done, but not all of it, or nothing found; 2: bad input; 130: Ctrl-C.
+    0: success; 1: partly done, or nothing found; 2: bad input; 130: interrupted by Ctrl-C.
     """
     return exit_code(lambda: app(list(arguments), prog_name="mch", standalone_mode=False))
 
 
 def main() -> None:
+    """The entry point of `mch`."""
     sys.exit(run(sys.argv[1:]))

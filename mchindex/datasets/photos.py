@@ -22,7 +22,7 @@ def read_photos(root: PathLike) -> Dataset:
     found = list(items)
     names = [os.path.relpath(item.path, root) for item in found if item.path and not item.error]
     if not names:
-        raise DatasetError(f"{root} contains no image files")
+        raise DatasetError(f"{root} holds no image files")
     every = np.arange(len(names))
     unread = len(found) - len(names)
     return Dataset(
