@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 
 from mchindex import __version__
-from mchindex.cli.add import add as add_command
+from mchindex.cli.add import add as add_command  # the name `add` is taken by its module
 from mchindex.cli.demo import demo as demo_command
 from mchindex.cli.errors import exit_code
 from mchindex.cli.evaluate import evaluate as evaluate_command
@@ -22,8 +22,6 @@ from mchindex.cli.remove import remove as remove_command
 from mchindex.cli.search import search as search_command
 from mchindex.cli.train import train as train_command
 from mchindex.cli.verify import verify as verify_command
-
-IMAGES, LEARNING, UPKEEP = "Images", "Learning", "Upkeep"
 
 app = typer.Typer(
     name="mch",
@@ -62,18 +60,25 @@ def _mch(
         typer.echo(context.get_help(), nl=False)
 
 
-app.command("add", rich_help_panel=IMAGES)(add_command)
-app.command("search", rich_help_panel=IMAGES)(search_command)
-app.command("remove", rich_help_panel=IMAGES)(remove_command)
-app.command("info", rich_help_panel=UPKEEP)(info_command)
-app.command("verify", rich_help_panel=UPKEEP)(verify_command)
-app.command("export", rich_help_panel=UPKEEP)(export_command)
-app.command("import", rich_help_panel=UPKEEP)(import_command)
-app.command("models", rich_help_panel=LEARNING)(models_command)
-app.command("train", rich_help_panel=LEARNING)(train_command)
-app.command("eval", rich_help_panel=LEARNING)(evaluate_command)
-app.command("methods", rich_help_panel=LEARNING)(methods_command)
-app.command("demo", rich_help_panel=LEARNING)(demo_command)
+_COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
+    "Images": {"add": add_command, "search": search_command, "remove": remove_command},
+    "Upkeep": {
+        "info": info_command,
+        "verify": verify_command,
+        "export": export_command,
+        "import": import_command,
+    },
+    "Learning": {
+        "models": models_command,
+        "train": train_command,
+        "eval": evaluate_command,
+        "methods": methods_command,
+        "demo": demo_command,
+    },
+}
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_command)
 
 
 def run(arguments: Sequence[str]) -> int:

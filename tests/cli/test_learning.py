@@ -71,12 +71,14 @@ def quick() -> list[str]:
     return ["train", *_without(TINY, "epochs"), *fast]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "mchindex.cli", *arguments]
-
-
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(mchindex.__file__).resolve().parents[1])}
+
+
+def in_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs mch in another process and in a folder."""
+    command = [sys.executable, "-m", "mchindex.cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -361,13 +363,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 def test_eval_prints_one_json_object(model: Path) -> None:
     """In another process and with its default engine, stdout has one line of JSON."""
-    done = subprocess.run(
-        command("eval", str(model), "--data", "scenes:240", "--json"),
-        cwd=model,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    done = in_process(model, "eval", str(model), "--data", "scenes:240", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
     found = json.loads(done.stdout)
@@ -568,13 +564,7 @@ def test_eval_refuses_other_folders(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_refusal_shows_no_traceback(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("eval", str(tmp_path), "--data", "nonsense", "--json"),
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    done = in_process(tmp_path, "eval", str(tmp_path), "--data", "nonsense", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
 
