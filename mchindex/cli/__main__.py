@@ -1,4 +1,4 @@
-"""`python -m mchindex.cli` is `mch`."""
+"""`python -m mchindex.cli` runs `mch`."""
 
 from mchindex.cli import main
 

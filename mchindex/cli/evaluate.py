@@ -1,4 +1,4 @@
-"""`mch eval`: what a model is worth on data with queries and a database."""
+"""`mch eval`: measures the retrieval quality of a model on a data set."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ import typer
 
 from mchindex.cli import show
 from mchindex.cli.errors import say
+from mchindex.cli.learning_options import (
+    SIGMA_HELP,
+    XI_HELP,
+    data_option,
+    model_option,
+    result_option,
+)
 from mchindex.cli.options import (
-    DATA,
-    MODEL,
+    AsJson,
     Cache,
     Data,
     Device,
@@ -33,56 +39,33 @@ if TYPE_CHECKING:
     from mchindex.evaluation import Evaluation
     from mchindex.models import MCHModel
 
-RESULT = "Result"
-
 
 def evaluate(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A model that mch train has saved.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a trained model.")],
     data: Data,
     split: Split = None,
     seed: Annotated[
         int | None,
-        typer.Option(
+        data_option(
             min=0,
-            help="Of splits that are drawn, and of keeping at random.",
-            show_default="that of the training's split",
-            rich_help_panel=DATA,
+            help="Seed of random splits and of random keeping.",
+            show_default="that of the model's training split",
         ),
     ] = None,
     sigma: Annotated[
-        float | None,
-        typer.Option(
-            help="A region's side over the image's.",
-            show_default="the model's",
-            rich_help_panel=MODEL,
-        ),
+        float | None, model_option(help=SIGMA_HELP, show_default="the model's")
     ] = None,
-    xi: Annotated[
-        float | None,
-        typer.Option(
-            help="Probability from which on a region is kept.",
-            show_default="the model's",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
+    xi: Annotated[float | None, model_option(help=XI_HELP, show_default="the model's")] = None,
     radius: Annotated[
-        int,
-        typer.Option(min=0, help="Of precision, recall and empty buckets.", rich_help_panel=RESULT),
+        int, result_option(min=0, help="Hamming radius for precision, recall and empty results.")
     ] = 0,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object.", rich_help_panel=RESULT),
-    ] = False,
+    as_json: AsJson = False,
     per_class: Annotated[
-        bool, typer.Option("--per-class", help="A line a class, too.", rich_help_panel=RESULT)
+        bool, result_option("--per-class", help="Also print one line per class.")
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw F1 against buckets, .svg or .png.", rich_help_panel=RESULT
-        ),
+        result_option(metavar="FILE", help="Plot F1 by number of buckets, as .svg or .png."),
     ] = None,
     device: Device = "auto",
     engine: UseEngine = "auto",
@@ -91,12 +74,13 @@ def evaluate(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure a model on data with queries and a database, also on data it has never seen.
+    """Evaluate a model on a data set with queries and a database.
 
-    Four ways of keeping are compared: [bold]base[/] (the whole image's code only),
-    [bold]MCH[/] (what the policy keeps), [bold]random keeping[/] (regions by lot, as many codes
-    as MCH has) and [bold]all regions[/]. In JSON they are base, mch, random_keep and keep_all.
-    A model trained with --no-agent has no policy: base and all regions only.
+    The data set may be new to the model, with other classes. Four ways to choose the codes
+    of an image are compared: [bold]base[/] (only the code of the whole image), [bold]MCH[/]
+    (the regions that the policy keeps), [bold]random keeping[/] (random regions, as many
+    codes as MCH) and [bold]all regions[/]. Their keys in JSON are base, mch, random_keep and
+    keep_all. A model trained with --no-agent has no policy: only base and all regions apply.
 
     Examples:
       mch eval model --data photos
@@ -107,35 +91,35 @@ def evaluate(
     if plot is not None:
         _check_plot(plot)
     before = _training_split(folder)
-    drawn = before.seed if seed is None else seed
-    dataset = open_data(data, drawn, split)
+    seed = before.seed if seed is None else seed
+    dataset = open_data(data, seed, split)
     model = _load(folder, sigma, xi, device, engine)
     from mchindex.training import encode_dataset, measure
     from mchindex.training.measure import WAYS
 
     workers = use_threads(threads)
     if radius > model.bits:
-        raise ValueError(f"--radius {radius} is beyond the {model.bits} bits of the model's codes")
+        raise ValueError(f"--radius {radius} exceeds the {model.bits} bits of the model's codes")
     known = _trained_queries(dataset, before)
     if known:
         say(
             f"warning: the model was trained on {known:,} of the {len(dataset.splits['query']):,} "
-            f"queries, which flatters it: --split {folder / SPLIT} takes its own"
+            f"queries, so its results are too good: use --split {folder / SPLIT}"
         )
     if leaks := dataset.leaks():
         say(
-            f"warning: {len(leaks):,} images of the database are also queries by content, which "
-            f"flatters any model: {dataset.images.name(leaks[0][1])} is the query "
-            f"{dataset.images.name(leaks[0][0])}"
+            f"warning: {len(leaks):,} images of the database have the same content as a query, so "
+            f"all results are too good: for example {dataset.images.name(leaks[0][1])} and the "
+            f"query {dataset.images.name(leaks[0][0])}"
         )
     ways = WAYS if model.policy is not None else ("base", "keep_all")
     with Display(quiet) as stages:
         coded = encode_dataset(model, dataset, cache_folder(cache, no_cache), stages)
         results = measure(
-            coded, model.xi, ways, seed=drawn, threads=workers, progress=stages, radius=radius
+            coded, model.xi, ways, seed=seed, threads=workers, progress=stages, radius=radius
         )
     if plot is not None:
-        _draw(plot, model, results)
+        _plot(plot, model, results)
     about = {
         "model": str(folder),
         "fingerprint": model.fingerprint,
@@ -149,7 +133,7 @@ def evaluate(
         "xi": model.xi,
         "data": data,
         "split": None if split is None else str(split),
-        "seed": drawn,
+        "seed": seed,
         "queries": len(coded.queries),
         "trained_queries": known,
         "images": len(coded.labels),
@@ -164,9 +148,9 @@ def evaluate(
 
 
 def _check_plot(plot: Path) -> None:
-    """Before minutes are spent on the figures."""
+    """Refuses a plot that cannot be written before the evaluation starts."""
     if plot.suffix.lower() not in (".svg", ".png"):
-        raise ValueError(f"--plot {plot}: a plot is written as .svg or .png")
+        raise ValueError(f"--plot {plot}: the file name must end in .svg or .png")
     if not can_plot():
         raise ValueError("--plot needs matplotlib: pip install 'mchindex[plot]'")
 
@@ -174,7 +158,7 @@ def _check_plot(plot: Path) -> None:
 def _load(
     folder: Path, sigma: float | None, xi: float | None, device: str, engine: Any
 ) -> MCHModel:
-    """The model; what was asked of it is checked first, so as not to be blamed on its files."""
+    """The model. Checks the options first: once loading starts, errors are blamed on the files."""
     from mchindex.models import MCHModel
     from mchindex.models.extract import choose_device
     from mchindex.models.mch import CONFIG
@@ -185,22 +169,24 @@ def _load(
     if sigma is not None:
         check_sigma(sigma)
     if xi is not None and not 0 <= xi <= 1:
-        raise ValueError(f"xi is a probability, 0 to 1, not {xi}")
+        raise ValueError(f"xi must be a probability, 0 to 1, not {xi}")
     if not (folder / CONFIG).exists() and (folder / CHECKPOINT).exists():
-        raise ValueError(f"{folder} holds an interrupted training: mch train … --resume ends it")
+        raise ValueError(
+            f"{folder} holds an interrupted training run: finish it with mch train … --resume"
+        )
     return MCHModel.load(folder, sigma=sigma, xi=xi, device=device, engine=engine)
 
 
 class _TrainingSplit(NamedTuple):
-    """What a training has left in its split.json."""
+    """The split.json that mch train saves with a model."""
 
     name: str = ""  # of the data set
     seed: int = 0
-    train: frozenset[str] = frozenset()  # names of images
+    train: frozenset[str] = frozenset()  # names of the training images
 
 
 def _training_split(folder: Path) -> _TrainingSplit:
-    """That of the model; an empty one where there is none, or none that can be read."""
+    """The split that a model was trained with; empty if it is missing or unreadable."""
     try:
         manifest = json.loads((folder / SPLIT).read_text("utf-8"))
         train = frozenset(map(str, manifest["splits"]["train"]))
@@ -210,19 +196,19 @@ def _training_split(folder: Path) -> _TrainingSplit:
 
 
 def _trained_queries(dataset: Dataset, before: _TrainingSplit) -> int:
-    """How many of the queries the model has learnt from, by name."""
+    """How many of the queries are training images of the model, by name."""
     if before.name != dataset.name:
         return 0
     return sum(dataset.images.name(i) in before.train for i in dataset.splits["query"].tolist())
 
 
-def _draw(plot: Path, model: MCHModel, results: dict[str, Evaluation]) -> None:
+def _plot(path: Path, model: MCHModel, results: dict[str, Evaluation]) -> None:
     from mchindex.evaluation import plot_f1_buckets
 
     method = model.method.name.upper()
     names = show.NAMES | {"base": method, "mch": f"MCH-{method}"}
     curves = {names[way]: result.f1_buckets for way, result in results.items()}
-    plot_f1_buckets(curves, plot, f"F1 against buckets visited, {model.bits} bits")
+    plot_f1_buckets(curves, path, f"F1 by number of buckets visited, {model.bits} bits")
 
 
 def _print(
@@ -248,12 +234,12 @@ def _print(
     if base.without_relevant:
         rows["left out"] = f"{base.without_relevant:,} queries without a relevant image"
     if mch is None:
-        rows["no policy"] = "the model was trained with --no-agent: there is no MCH to measure"
+        rows["no policy"] = "the model was trained with --no-agent, so there is no MCH to evaluate"
     else:
         chance = results["random_keep"]
-        rows["learnt"] = (
-            f"against random keeping mAP {mch.map - chance.map:+.4f}, "
-            f"F1 of the own bucket {mch.f1_own - chance.f1_own:+.4f}"
+        rows["MCH over random keeping"] = (
+            f"mAP {mch.map - chance.map:+.4f}, F1 within the query's bucket (H=0) "
+            f"{mch.f1_own - chance.f1_own:+.4f}"
         )
     if plot is not None:
         rows["plot"] = str(plot)

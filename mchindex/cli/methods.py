@@ -1,4 +1,4 @@
-"""`mch methods`: what can be trained, and with which settings."""
+"""`mch methods`: lists what can be trained, with all settings."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from mchindex.cli.show import output
 
 def methods(
     name: Annotated[
-        str | None, typer.Argument(help="Only this method.", metavar="[METHOD]")
+        str | None, typer.Argument(help="List only this method.", metavar="METHOD")
     ] = None,
 ) -> None:
-    """List the base methods and backbones, with the settings that [bold]--set[/] changes.
+    """List base methods and backbones, and the settings that [bold]mch train --set[/] changes.
+
+    Registered methods and backbones are listed as well. The values shown are the defaults.
 
     Examples:
       mch methods
       mch methods dch
       mch train --method dch --set gamma=2 --set agent.steps=2000 …
     """
+    from rich.markup import escape
     from rich.table import Table
 
     from mchindex.models.backbones import BACKBONES, Backbone
@@ -34,23 +37,28 @@ def methods(
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column()
     for method in METHODS if name is None else (name,):
-        about = (sys.modules[METHODS[method].__module__].__doc__ or "").splitlines()[0]
-        table.add_row(method, about)
+        table.add_row(method, escape(_about(METHODS[method])))
         settings = as_text(settings_of(method)[""])
         table.add_row("", f"[dim]{settings or 'no settings'}[/]")
     others = settings_of(name or "dch")
     table.add_row()
-    table.add_row(f"{AGENT}.…", "The agent, which decides what regions an image keeps.")
+    table.add_row(f"{AGENT}.…", "The agent, which decides which regions of an image are kept.")
     table.add_row("", f"[dim]{as_text(others[AGENT])}[/]")
-    table.add_row(f"{BACKBONE}.…", "The training of a backbone from scratch.")
+    table.add_row(f"{BACKBONE}.…", "Training of a backbone from scratch.")
     table.add_row("", f"[dim]{as_text(others[BACKBONE])}[/]")
     for labels, option in (("crops", "--crop-labels"), ("neighbours", "--unsupervised")):
-        table.add_row(f"{LABELS}.…", f"What is learnt from with {option}.")
+        table.add_row(f"{LABELS}.…", f"The labels that {option} makes.")
         table.add_row("", f"[dim]{as_text(settings_of('dch', labels)[LABELS])}[/]")
     table.add_row()
     for backbone, kind in BACKBONES.items():
         own = kind.load_pretrained is not Backbone.load_pretrained
         weights = "pretrained" if own else "from scratch, or --weights FILE"
-        size = f"{kind.dim} features of {kind.default_size} x {kind.default_size} pixels"
-        table.add_row(backbone, f"a backbone: {size}, {weights}")
+        size = f"{kind.dim} features from {kind.default_size} x {kind.default_size} pixels"
+        table.add_row(backbone, f"Backbone: {size}, {weights}.")
     output().print(table)
+
+
+def _about(method: type) -> str:
+    """The first line of the docstring of a class, or else of its module."""
+    text = method.__dict__.get("__doc__") or sys.modules[method.__module__].__doc__ or ""
+    return text.strip().partition("\n")[0]

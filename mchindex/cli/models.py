@@ -1,4 +1,4 @@
-"""`mch models`: what an index can be filled by."""
+"""`mch models`: lists the models that can fill an index."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Annotated, Any
 import typer
 
 from mchindex.cli import show
-from mchindex.cli.options import AsJson
+from mchindex.cli.learning_options import result_option
 
-# A figure may stand by any of these names, among a model's figures or beside them.
+# The keys under which a model may record a figure.
 MAP, RECALL = ("map", "mAP"), ("r0", "R@H=0")
 
 
 def models(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[DIR]...", help="More folders to look for models in."),
+        typer.Argument(metavar="DIR", help="More folders to search for models."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, result_option("--json", help="Print a JSON array.")] = False,
 ) -> None:
-    """List the models that ship, and those in the user's folder, in this one and in others.
+    """List the models that ship with mchindex, your own, and those in the current folder.
 
-    The user's folder is $MCH_MODELS, or mchindex/models among the user's data. A model in it goes
-    by its name alone.
+    Your own models are in $MCH_MODELS, by default ~/.local/share/mchindex/models; commands
+    find them by name. Models elsewhere are given by their folder.
 
     Examples:
       mch models
@@ -65,12 +65,13 @@ def models(
         typer.echo(json.dumps(list(found.values()), ensure_ascii=False))
         return
     if not found:
-        typer.echo("no models here: mch train makes one")
+        typer.echo("no models found: train one with mch train")
         return
     _print(list(found.values()))
 
 
 def _figure(about: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
+    """A figure that a model records directly, among its figures, or for MCH or the base method."""
     groups = [g for g in (about.get("figures"), about) if isinstance(g, dict)]
     by_way = [g[way] for g in groups for way in ("mch", "base") if isinstance(g.get(way), dict)]
     for place in (*groups, *by_way):

@@ -1,7 +1,7 @@
-"""`--set name=value`: of the method, and with a prefix of the agent, the backbone's training or the
-labels that are made for it.
+"""`--set name=value`: settings of the method or, with a prefix, of the agent, the training of the
+backbone, or the labels that `--crop-labels` and `--unsupervised` make.
 
-The names, types and defaults are the settings' dataclasses; nothing is listed twice.
+Names, types and defaults come from the dataclasses of the settings.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mchindex.models.settings import Settings
+    from mchindex.training import TrainingOptions
 
 AGENT, BACKBONE, LABELS = "agent", "backbone", "labels"
 
 
 def settings_of(method: str, labels: str = "images") -> dict[str, Settings]:
-    """Every group of settings with its defaults: "" is the method's own."""
+    """Every group of settings with its defaults, by prefix; the method has the prefix ""."""
     from mchindex.models.methods import METHODS
     from mchindex.training.agent import agent_settings
     from mchindex.training.backbone import BackboneSettings
@@ -33,7 +34,7 @@ def settings_of(method: str, labels: str = "images") -> dict[str, Settings]:
 def read_changes(
     method: str, given: Sequence[str], labels: str = "images"
 ) -> dict[str, dict[str, Any]]:
-    """Texts `name=value` -> for each group of settings the changed ones, read as their types."""
+    """Parses texts `name=value` into the changed settings of each group, with their types."""
     groups = settings_of(method, labels)
     changes: dict[str, dict[str, Any]] = {group: {} for group in groups}
     for text in given:
@@ -43,32 +44,56 @@ def read_changes(
             raise ValueError(f"--set {text}: expected name=value, such as lr=0.001")
         if prefix not in groups or (dot and not prefix):
             raise ValueError(
-                f"--set {text}: {prefix!r} has no settings: there are {method}'s, without a "
-                f"prefix, {AGENT}.…, {BACKBONE}.… and {LABELS}.…"
+                f"--set {text}: {prefix!r} has no settings: expected a setting of {method}, "
+                f"without a prefix, or {AGENT}.…, {BACKBONE}.… or {LABELS}.…"
             )
         if prefix == LABELS and labels == "images":
             raise ValueError(
-                f"--set {text}: the images' own labels have no settings: --crop-labels and "
-                "--unsupervised make some that have"
+                f"--set {text}: labels that come with the images have no settings; --crop-labels "
+                "and --unsupervised make some that do"
             )
         known = groups[prefix].names()
         if name not in known:
             whose = f"the {prefix}" if prefix else method
             raise ValueError(
                 f"--set {text}: {whose} has no setting {name!r}: there are "
-                f"{', '.join(known) or 'none'}{_elsewhere(groups, prefix, name)}"
+                f"{', '.join(known) or 'none'}{_suggestion(groups, prefix, name)}"
             )
         changes[prefix][name] = getattr(groups[prefix].updated({name: value.strip()}), name)
     return changes
 
 
+def training_options(changes: Sequence[str], paper_agent: bool, **options: Any) -> TrainingOptions:
+    """The training options from the command line, checked; `changes` are the texts of `--set`."""
+    from dataclasses import asdict, replace
+
+    from mchindex.training import TrainingOptions
+    from mchindex.training.agent import PAPER
+
+    plain = TrainingOptions(**options)
+    plain.check()
+    read = read_changes(plain.method, changes, plain.labels)
+    if not plain.agent and (paper_agent or read[AGENT]):
+        raise ValueError("--no-agent trains no agent, so agent settings cannot be changed")
+    agent = (asdict(PAPER) if paper_agent else {}) | read[AGENT]
+    full = replace(
+        plain,
+        settings=read[""],
+        agent_settings=agent,
+        backbone_settings=read[BACKBONE],
+        labels_settings=read[LABELS],
+    )
+    full.check()
+    return full
+
+
 def as_text(settings: Settings) -> str:
-    """`name=value`, as `--set` takes them."""
+    """Settings as `name=value`, the form that `--set` takes."""
     return "  ".join(f"{name}={value}" for name, value in settings.to_json().items())
 
 
-def _elsewhere(groups: dict[str, Settings], prefix: str, name: str) -> str:
-    """Where the name would have been right."""
+def _suggestion(groups: dict[str, Settings], prefix: str, name: str) -> str:
+    """The other groups that have a setting with this name."""
     others = [
         f"{group}.{name}" if group else name
         for group, settings in groups.items()

@@ -1,19 +1,21 @@
-"""`mch train`: from labelled images to a model's directory."""
+"""`mch train`: trains a model on a data set and evaluates it."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mchindex.cli import show
 from mchindex.cli.errors import BAD_INPUT_ERRORS, StoppedError
+from mchindex.cli.learning_options import (
+    SIGMA_HELP,
+    XI_HELP,
+    agent_option,
+    data_option,
+    model_option,
+)
 from mchindex.cli.options import (
-    AGENT,
-    DATA,
-    MODEL,
     Cache,
     Data,
     Device,
@@ -27,180 +29,143 @@ from mchindex.cli.options import (
     use_threads,
     without_labels,
 )
+from mchindex.cli.settings import training_options
+from mchindex.errors import OutputExistsError, UnfinishedTrainingError
 from mchindex.progress import Display
 
 if TYPE_CHECKING:
     from mchindex.datasets import Dataset
     from mchindex.evaluation import Evaluation
-    from mchindex.training import Trained, TrainingOptions
+    from mchindex.training import Trained
 
+# The built-in names, written out because help must not import torch. Any registered name works.
 METHODS = ("lsh", "itq", "pca", "ksh", "hashnet", "adsh", "dch", "mmhh")
 BACKBONES = ("efficientnet-lite0", "alexnet", "small")
 METHOD = "dch"
-UNSUPERVISED_METHOD = "hashnet"  # ranks best where similarities are guessed
+UNSUPERVISED_METHOD = "hashnet"  # ranks best if similarities are guessed
 SPLIT, CURVE = "split.json", "learning-curve"
 
 
 def train(
     data: Data,
-    out: Annotated[
-        Path,
-        typer.Option("--out", metavar="DIR", help="Where the model goes.", rich_help_panel=DATA),
-    ],
+    out: Annotated[Path, data_option("--out", metavar="DIR", help="Folder for the new model.")],
     method: Annotated[
         str | None,
-        typer.Option(
+        model_option(
             metavar="NAME",
-            help=f"The base method: {', '.join(METHODS)}.",
+            help=f"Base method: {', '.join(METHODS)}, or a registered one.",
             autocompletion=lambda: list(METHODS),
             show_default=f"{METHOD}; {UNSUPERVISED_METHOD} with --unsupervised",
-            rich_help_panel=MODEL,
         ),
     ] = None,
-    bits: Annotated[
-        int, typer.Option(help="Length of a code, a multiple of 8 to 256.", rich_help_panel=MODEL)
-    ] = 64,
+    bits: Annotated[int, model_option(help="Bits per code, a multiple of 8 up to 256.")] = 64,
     backbone: Annotated[
         str,
-        typer.Option(
+        model_option(
             metavar="NAME",
-            help=f"The network: {', '.join(BACKBONES)} (trained from scratch).",
+            help=f"Network: {', '.join(BACKBONES)}, or a registered one.",
             autocompletion=lambda: list(BACKBONES),
-            rich_help_panel=MODEL,
         ),
     ] = "efficientnet-lite0",
     size: Annotated[
         int | None,
-        typer.Option(
-            metavar="PIXELS",
-            help="Side of the network's input.",
-            show_default="the backbone's",
-            rich_help_panel=MODEL,
+        model_option(
+            metavar="PIXELS", help="Side of the network's input.", show_default="the backbone's"
         ),
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(
+        model_option(
             metavar="FILE",
-            help="The backbone's weights: .safetensors, or .pth.",
-            show_default="pretrained, or from scratch",
-            rich_help_panel=MODEL,
+            help="Weights of the backbone, .safetensors or .pth.",
+            show_default="pretrained if available, else trained from scratch",
         ),
     ] = None,
     finetune: Annotated[
-        bool,
-        typer.Option(
-            "--finetune", help="Train the backbone with the hash layer.", rich_help_panel=MODEL
-        ),
+        bool, model_option("--finetune", help="Train the backbone together with the hash layer.")
     ] = False,
     regions: Annotated[
         Literal["crops", "pooled"] | None,
-        typer.Option(
-            help="A pass for each region, or all from one pass's feature map.",
-            show_default="pooled where the backbone has a map",
-            rich_help_panel=MODEL,
+        model_option(
+            help="Run the network on a crop of each region, or pool all regions from one feature "
+            "map.",
+            show_default="pooled if the backbone has a feature map",
         ),
     ] = None,
     layout: Annotated[
         str,
-        typer.Option(
+        model_option(
             metavar="NAME",
-            help="Which regions: corners (and the centre), grid:ROWSxCOLUMNS, with @SIGMA behind "
-            "it where it is not --sigma; joined by +, as in corners+grid:3x3@0.33. An image keeps "
-            "six codes at most.",
-            rich_help_panel=MODEL,
+            help="Regions to choose from: corners (four corners and the centre) or "
+            "grid:ROWSxCOLUMNS, optionally with their own @SIGMA; combine them with +, as in "
+            "corners+grid:3x3@0.33. An image keeps at most six codes.",
         ),
     ] = "corners",
-    sigma: Annotated[
-        float, typer.Option(help="A region's side over the image's.", rich_help_panel=MODEL)
-    ] = 0.5,
-    crops: Annotated[
-        int, typer.Option(help="Random crops a training image.", rich_help_panel=MODEL)
-    ] = 8,
+    sigma: Annotated[float, model_option(help=SIGMA_HELP)] = 0.5,
+    crops: Annotated[int, model_option(help="Random crops per training image.")] = 8,
     crop_sigma: Annotated[
         tuple[float, float] | None,
-        typer.Option(
+        model_option(
             metavar="LOW HIGH",
-            help="Draw the crops' sides between two shares of the image's.",
-            show_default="--sigma",
-            rich_help_panel=MODEL,
+            help="Smallest and largest side of the random crops, as shares of the image's side.",
+            show_default="the sides of the layout's regions",
         ),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option(
+        model_option(
             "--set",
             metavar="NAME=VALUE",
-            help="A setting of the method, or agent.NAME, backbone.NAME; may be repeated. "
-            "[bold]mch methods[/] lists them.",
+            help="Change a setting of the method, or agent.NAME, backbone.NAME, labels.NAME; can "
+            "be repeated. [bold]mch methods[/] lists the settings.",
             show_default=False,
-            rich_help_panel=MODEL,
         ),
     ] = None,
     crop_labels: Annotated[
         bool,
-        typer.Option(
+        model_option(
             "--crop-labels",
-            help="Teach crops what they show, as a classifier sees it, not all that their image is "
-            "labelled with.",
-            rich_help_panel=MODEL,
+            help="Give each crop only those labels of its image that a classifier sees in it.",
         ),
     ] = False,
     unsupervised: Annotated[
         bool,
-        typer.Option(
+        model_option(
             "--unsupervised",
-            help="Learn without labels, from which pictures look alike; --data may then be any "
-            "folder of pictures.",
-            rich_help_panel=MODEL,
+            help="Learn without labels, from which pictures look alike; --data may be any folder "
+            "of pictures.",
         ),
     ] = False,
     seed: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="The same seed gives the same weights; splits that are drawn come from it, too.",
-            rich_help_panel=MODEL,
+        model_option(
+            min=0, help="Seed of weights and random splits; the same seed gives the same model."
         ),
     ] = 0,
-    xi: Annotated[
-        float,
-        typer.Option(help="Probability from which on a region is kept.", rich_help_panel=AGENT),
-    ] = 0.5,
+    xi: Annotated[float, agent_option(help=XI_HELP)] = 0.5,
     codes: Annotated[
         float | None,
-        typer.Option(
+        agent_option(
             metavar="MEAN",
-            help="How many codes an image has on average, such as 1.5: sets --xi.",
-            show_default="whatever --xi gives",
-            rich_help_panel=AGENT,
+            help="Average number of codes per image, such as 1.5; sets --xi.",
+            show_default="determined by --xi",
         ),
     ] = None,
     paper_agent: Annotated[
-        bool,
-        typer.Option(
-            "--paper-agent", help="Train the agent as the paper does.", rich_help_panel=AGENT
-        ),
+        bool, agent_option("--paper-agent", help="Train the agent with the paper's settings.")
     ] = False,
     no_agent: Annotated[
         bool,
-        typer.Option(
-            "--no-agent", help="The base method only: one code an image.", rich_help_panel=AGENT
-        ),
+        agent_option("--no-agent", help="Train only the base method: one code per image."),
     ] = False,
     split: Split = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with an interrupted training.", rich_help_panel=DATA),
+        bool, data_option("--resume", help="Continue an interrupted training run.")
     ] = False,
     overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace what is in --out.", rich_help_panel=DATA),
+        bool, data_option("--overwrite", help="Replace a model or an interrupted run in --out.")
     ] = False,
-    no_eval: Annotated[
-        bool,
-        typer.Option("--no-eval", help="Do not measure the model.", rich_help_panel=DATA),
-    ] = False,
+    no_eval: Annotated[bool, data_option("--no-eval", help="Do not evaluate the model.")] = False,
     device: Device = "auto",
     engine: UseEngine = "auto",
     cache: Cache = None,
@@ -208,10 +173,10 @@ def train(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model on labelled images, and measure it.
+    """Train a model on labelled images and evaluate it.
 
-    The base method learns codes, then an agent learns which regions of an image
-    are worth a code of their own. An interrupted training goes on with [bold]--resume[/].
+    The base method learns hash codes; then an agent learns which regions of an image
+    deserve a code of their own. Continue an interrupted run with [bold]--resume[/].
 
     Examples:
       mch train --data scenes:4000 --backbone small --bits 32 --out model
@@ -222,14 +187,12 @@ def train(
       mch train --data holiday-pictures --unsupervised --out model
     """
     if resume and overwrite:
-        raise ValueError("--resume goes on and --overwrite starts anew: give one of them")
+        raise ValueError("--resume continues a run and --overwrite starts over: give one of them")
     if crop_labels and unsupervised:
-        raise ValueError("--crop-labels needs labels and --unsupervised has none: give one of them")
+        raise ValueError("--crop-labels needs labels, --unsupervised has none: give one of them")
     labels = "neighbours" if unsupervised else "crops" if crop_labels else "images"
-    if unsupervised:
-        data = without_labels(data)
     method = method or (UNSUPERVISED_METHOD if unsupervised else METHOD)
-    dataset = open_data(data, seed, split)
+    dataset = _open(data, seed, split, unsupervised)
     from mchindex.training import train_model
 
     workers = use_threads(threads)
@@ -267,49 +230,53 @@ def train(
                 cache=features,
                 progress=stages,
             )
+        except OutputExistsError as error:
+            raise OutputExistsError(
+                f"{out} already holds a trained model: choose another --out, or replace it with "
+                "--overwrite"
+            ) from error
+        except UnfinishedTrainingError as error:
+            what, how = "", "continue it with --resume"
+            if resume:
+                what, how = " with other options or data", "give the same ones to resume it"
+            raise UnfinishedTrainingError(
+                f"{out} holds an interrupted training run{what}: {how}, or start over with "
+                "--overwrite"
+            ) from error
         except KeyboardInterrupt:
             raise StoppedError(
-                "interrupted: the same command with --resume goes on from its last checkpoint"
+                "interrupted: repeat the command with --resume to continue from the last checkpoint"
             ) from None
         try:
-            _leave_papers(out, dataset, trained)
+            _save_extras(out, dataset, trained)
             results, note = None, ""
             if not no_eval:
-                results, note = _measured(trained, dataset, features, workers, stages)
+                results, note = _evaluated(trained, dataset, features, workers, stages)
         except KeyboardInterrupt:
             raise StoppedError(
-                f"interrupted: the model is saved, mch eval {out} measures it"
+                f"interrupted: the model is saved; evaluate it with mch eval {out}"
             ) from None
     _summary(out, dataset, trained, results, note)
 
 
-def training_options(changes: list[str], paper_agent: bool, **options: Any) -> TrainingOptions:
-    """What was given on the command line, checked."""
-    from dataclasses import asdict, replace
-
-    from mchindex.cli import settings
-    from mchindex.training import TrainingOptions
-    from mchindex.training.agent import PAPER
-
-    plain = TrainingOptions(**options)
-    plain.check()
-    read = settings.read_changes(plain.method, changes, plain.labels)
-    if not plain.agent and (paper_agent or read[settings.AGENT]):
-        raise ValueError("--no-agent trains no agent: it has no settings to change")
-    agent = (asdict(PAPER) if paper_agent else {}) | read[settings.AGENT]
-    full = replace(
-        plain,
-        settings=read[""],
-        agent_settings=agent,
-        backbone_settings=read[settings.BACKBONE],
-        labels_settings=read[settings.LABELS],
-    )
-    full.check()
-    return full
+def _open(data: str, seed: int, split: Path | None, unsupervised: bool) -> Dataset:
+    """The data set, which must have labels unless the training needs none."""
+    spec = without_labels(data)
+    if unsupervised:
+        return open_data(spec, seed, split)
+    if spec != data:
+        raise ValueError(
+            f"{data} is a folder without labels.csv: add --unsupervised to learn without labels, "
+            f"or say what kind of data set it is, as in coco:{data}"
+        )
+    dataset = open_data(data, seed, split)
+    if not dataset.labels.any():
+        raise ValueError(f"{data} has no labels: add --unsupervised to learn without labels")
+    return dataset
 
 
-def _leave_papers(out: Path, dataset: Dataset, trained: Trained) -> None:
-    """The split and the learning curve's picture, beside the model."""
+def _save_extras(out: Path, dataset: Dataset, trained: Trained) -> None:
+    """Saves the split and plots of the learning curve next to the model."""
     from mchindex.datasets import save_split
 
     save_split(dataset, out / SPLIT)
@@ -321,22 +288,23 @@ def _leave_papers(out: Path, dataset: Dataset, trained: Trained) -> None:
 
 
 def can_plot() -> bool:
+    """Whether matplotlib is installed, without importing it."""
     return find_spec("matplotlib") is not None
 
 
-def _measured(
+def _evaluated(
     trained: Trained, dataset: Dataset, cache: Path | None, threads: int, stages: Display
 ) -> tuple[dict[str, Evaluation] | None, str]:
-    """The base method and MCH on the data's queries, and a word on what was measured.
+    """Results of the base method and MCH, and a note on the data or on why there are none.
 
-    The model is saved by now: data that cannot be measured are no reason to fail.
+    The model is already saved, so data that cannot be evaluated is no error.
     """
     from mchindex.training import encode_dataset, measure
 
     if not dataset.labels.any():
-        return None, "not measured: pictures without labels cannot say which are alike"
+        return None, "not measured: pictures without labels cannot be evaluated"
     if not len(dataset.splits["query"]):
-        return None, "not measured: the data have no queries"
+        return None, "not measured: the data set has no queries"
     ways = ("base",) if trained.model.policy is None else ("base", "mch")
     try:
         coded = encode_dataset(trained.model, dataset, cache, stages)
@@ -373,6 +341,6 @@ def _summary(
         "model": str(out),
     }
     if trained.curve:
-        hint = "not drawn without matplotlib: pip install 'mchindex[plot]'"
+        hint = "needs matplotlib: pip install 'mchindex[plot]'"
         rows["learning curve"] = str(out / f"{CURVE}.svg") if can_plot() else hint
     console.print(show.facts({key: escape(value) for key, value in rows.items() if value}))

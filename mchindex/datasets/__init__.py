@@ -1,4 +1,4 @@
-"""Labelled pictures for training and measuring, from disk or drawn."""
+"""Data sets for training and evaluation: readers for common layouts, and synthetic pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mchindex.datasets.mirflickr import read_mirflickr
 from mchindex.datasets.nuswide import read_nuswide
 from mchindex.datasets.photos import read_photos
 from mchindex.datasets.scenes import SceneSource
-from mchindex.datasets.scenes import scenes as draw_scenes  # `scenes` stays the module
+from mchindex.datasets.scenes import scenes as make_scenes  # `scenes` remains the module
 from mchindex.datasets.splits import load_split, save_split
 from mchindex.errors import DatasetError
 from mchindex.images import PathLike
@@ -46,52 +46,47 @@ def _names(text: str) -> tuple[str, ...]:
 class _Kind(NamedTuple):
     read: Callable[..., Dataset]
     about: str
-    options: dict[str, Callable[[str], Any]]  # by name, with how it is read from a spec
-    draws: bool = True  # takes a seed
-    place: Callable[[str], Any] = str  # what stands behind the colon
+    options: dict[str, Callable[[str], Any]]  # name -> parser of its text
+    takes_seed: bool = True
+    place: Callable[[str], Any] = str  # parser of the text after the colon
 
 
-_DRAWN: dict[str, Callable[[str], Any]] = {"queries": int, "train": int}
+_SIZES: dict[str, Callable[[str], Any]] = {"queries": int, "train": int}
 _KINDS = {
-    "folder": _Kind(read_folder, f"DIR with images/ and {TABLE}; DIR alone is the same", {}),
-    "coco": _Kind(read_coco, "DIR with train2014/, val2014/, annotations/ (or 2017)", _DRAWN),
+    "folder": _Kind(read_folder, f"DIR with images/ and {TABLE}; the prefix is optional", {}),
+    "coco": _Kind(read_coco, "DIR with train2014/, val2014/, annotations/ (or 2017)", _SIZES),
     "nuswide": _Kind(
         read_nuswide,
         "DIR with ImageList/, Groundtruth/, ConceptsList/ and images",
-        {**_DRAWN, "concepts": int},
+        {**_SIZES, "concepts": int},
     ),
     "mirflickr": _Kind(
         read_mirflickr,
         "DIR with mirflickr/ and mirflickr25k_annotations_v080/",
-        {**_DRAWN, "classes": _names},
+        {**_SIZES, "classes": _names},
     ),
     "lists": _Kind(
-        read_lists, "DIR with database.txt, test.txt, train.txt", {"strip": str}, draws=False
+        read_lists, "DIR with database.txt, test.txt, train.txt", {"strip": str}, takes_seed=False
     ),
-    "photos": _Kind(
-        read_photos,
-        "DIR with pictures that have no labels (mch train --unsupervised)",
-        {},
-        draws=False,
-    ),
-    "scenes": _Kind(
-        draw_scenes, "N, for so many drawn pictures", {**_DRAWN, "size": int}, place=int
-    ),
+    "photos": _Kind(read_photos, "DIR with pictures, without labels", {}, takes_seed=False),
+    "scenes": _Kind(make_scenes, "N synthetic pictures", {**_SIZES, "size": int}, place=int),
 }
 
 
 def open_dataset(spec: PathLike, *, seed: int = 0, **options: Any) -> Dataset:
-    """Opens a data set by a text such as `DIR`, `coco:DIR` or `coco:DIR?queries=100&train=500`.
+    """Opens the data set that a spec names: `DIR`, `coco:DIR`, `coco:DIR?queries=100&train=500`.
 
-    A DIR alone is a folder with `images/` and `labels.csv`. What a kind takes as options stands in
-    its reader's signature; they can be given in the text or as keywords, which win. `seed` is for
-    splits that are drawn (and for the pictures of `scenes:N`); given splits do not need it.
+    A plain `DIR` must hold `images/` and `labels.csv`. Each kind takes the options of its reader
+    (`read_coco` and so on), in the spec or as keywords; keywords take precedence. `seed` determines
+    random splits and the pictures of `scenes:N`; data sets with fixed splits ignore it.
+
+    Raises DatasetError if the spec, an option or the data cannot be used.
     """
     text = os.fspath(spec)
     kind_name, colon, rest = text.partition(":")
     if not colon or kind_name not in _KINDS:
         if not os.path.isfile(os.path.join(text, TABLE)):
-            raise DatasetError(_no_such(text))
+            raise DatasetError(_unknown(text))
         kind_name, rest = "folder", text
     kind = _KINDS[kind_name]
     place, mark, query = rest.rpartition("?")
@@ -106,17 +101,17 @@ def open_dataset(spec: PathLike, *, seed: int = 0, **options: Any) -> Dataset:
         parsed = {name: kind.options[name](value) for name, value in given.items()}
         where = kind.place(place)
     except ValueError as error:
-        raise DatasetError(f"{text!r}: a whole number is needed: {error}") from None
+        raise DatasetError(f"{text!r}: expected a whole number: {error}") from None
     if kind.place is str and not os.path.isdir(place):
-        raise DatasetError(f"{text!r}: there is no folder {place!r}")
-    drawn = {"seed": seed} if kind.draws else {}
-    return kind.read(where, **drawn, **{**parsed, **options})
+        raise DatasetError(f"{text!r}: {place!r} is not a folder")
+    seeded = {"seed": seed} if kind.takes_seed else {}
+    return kind.read(where, **seeded, **{**parsed, **options})
 
 
-def _no_such(spec: str) -> str:
-    lacks = f"is a folder without {TABLE}" if os.path.isdir(spec) else "is not a folder that exists"
+def _unknown(spec: str) -> str:
+    problem = f"is a folder without {TABLE}" if os.path.isdir(spec) else "is not a folder"
     kinds = "\n".join(
         f"  {name}:{kind.about}" + (f" (options {', '.join(kind.options)})" if kind.options else "")
         for name, kind in _KINDS.items()
     )
-    return f"{spec!r} {lacks}, and begins with none of these:\n{kinds}"
+    return f"{spec!r} {problem}, and is none of these:\n{kinds}"

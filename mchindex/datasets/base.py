@@ -1,4 +1,4 @@
-"""A data set: pictures by number, their labels, and which are queries, training and database."""
+"""A data set: numbered images, their labels, and their query, training and database splits."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from mchindex.images import PathLike, digest, open_rgb
 
 SPLITS = ("query", "train", "database")
 
-Rows = NDArray[np.int64]  # numbers of images
+Rows = NDArray[np.int64]  # image numbers
 Labels = NDArray[np.bool_]  # (images, classes)
 
 
 class ImageSource(Protocol):
-    """Pictures by number, 0 … len - 1."""
+    """Images numbered 0 … len - 1."""
 
     def __len__(self) -> int: ...
 
     def image(self, i: int) -> Image.Image:
-        """The picture in RGB; raises ImageError."""
+        """The image in RGB. Raises ImageError if it cannot be read."""
 
     def key(self, i: int) -> bytes:
-        """32 bytes of the picture's content: equal keys, equal pictures."""
+        """A 32-byte digest of the content: equal keys mean equal images."""
 
     def name(self, i: int) -> str:
-        """For messages and manifests; of a file, its name relative to the root."""
+        """The name in messages and manifests; for a file, its path relative to the root."""
 
 
 class FileSource:
-    """Pictures in files under a root."""
+    """Image files under a root folder."""
 
     def __init__(self, root: PathLike, names: Iterable[str]) -> None:
         self.root = Path(root)
@@ -60,7 +60,7 @@ class FileSource:
 
 
 class SubsetSource:
-    """Some pictures of another source, numbered anew."""
+    """Some images of another source, renumbered from 0."""
 
     def __init__(self, images: ImageSource, rows: Rows) -> None:
         self._images = images
@@ -81,11 +81,13 @@ class SubsetSource:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Pictures, labels and splits that were checked to fit together.
+    """Images, labels and splits, checked for consistency.
 
-    Training images are in the database too, queries never are. There may be no training images, a
-    class may have no images, and an image may be in no split. The arrays are read-only: who changes
-    labels works on a copy.
+    Training images belong to the database as well; queries never do. The training split may be
+    empty, a class may have no images, and an image may be in no split. The arrays are read-only: to
+    change labels, copy them.
+
+    Raises DatasetError if the parts do not fit together.
     """
 
     name: str
@@ -93,22 +95,24 @@ class Dataset:
     labels: Labels  # (images, classes)
     images: ImageSource
     splits: Mapping[str, Rows]  # "query", "train", "database", each ascending
-    skipped: Mapping[str, int]  # reason -> how many images were left out for it
-    seed: int | None = None  # which the splits were drawn from; None: they were given
+    skipped: Mapping[str, int]  # reason -> number of images left out
+    seed: int | None = None  # of random splits; None: the splits are fixed
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels)
         shape = (len(self.images), len(self.classes))
-        if labels.dtype != np.bool_ or labels.shape != shape or not self.classes:
+        if not self.classes:
+            raise DatasetError(f"{self.name}: at least one class is required")
+        if labels.dtype != np.bool_ or labels.shape != shape:
             raise DatasetError(
-                f"{self.name}: labels are bool, one row an image and one column a class, here "
-                f"{shape}, with at least one class; given were {labels.dtype} {labels.shape}"
+                f"{self.name}: labels must be a bool array of shape {shape}, one row per image and "
+                f"one column per class, not {labels.dtype} {labels.shape}"
             )
         if len(set(self.classes)) != len(self.classes):
-            raise DatasetError(f"{self.name}: a class name occurs twice in {self.classes}")
+            raise DatasetError(f"{self.name}: class names must be unique: {self.classes}")
         if set(self.splits) != set(SPLITS):
             raise DatasetError(
-                f"{self.name}: the splits are {', '.join(SPLITS)}; given were {sorted(self.splits)}"
+                f"{self.name}: the splits must be {', '.join(SPLITS)}, not {sorted(self.splits)}"
             )
         splits = {split: self._rows_of(split) for split in SPLITS}
         for array in (labels, *splits.values()):
@@ -123,44 +127,44 @@ class Dataset:
             rows = np.empty(0, np.int64)
         if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
             raise DatasetError(
-                f"{self.name}: the {split} split is a list of image numbers, not "
+                f"{self.name}: the {split} split must be a list of image numbers, not "
                 f"{rows.dtype} {rows.shape}"
             )
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self.images)):
             raise DatasetError(
-                f"{self.name}: the {split} split names images {rows.min()} to {rows.max()}, "
-                f"there are 0 to {len(self.images) - 1}"
+                f"{self.name}: the {split} split contains images {rows.min()} to {rows.max()}, "
+                f"but only 0 to {len(self.images) - 1} exist"
             )
         if (np.diff(rows) <= 0).any():
-            raise DatasetError(f"{self.name}: the {split} split is not ascending without repeats")
+            raise DatasetError(f"{self.name}: the {split} split must be ascending, without repeats")
         return rows.astype(np.int64)
 
     def _check_splits(self) -> None:
         query, train, database = (self.splits[split] for split in SPLITS)
         for split in ("query", "database"):
-            # Pictures without labels need no queries: nothing could be measured with them.
+            # Without labels there is nothing to evaluate, so no queries are needed.
             if not len(self.splits[split]) and (split == "database" or self.labels.any()):
-                raise DatasetError(f"{self.name}: no image is in the {split} split")
+                raise DatasetError(f"{self.name}: the {split} split is empty")
         leaked = np.intersect1d(query, database)
         if len(leaked):
             raise DatasetError(
-                f"{self.name}: {len(leaked)} images are queries and in the database, "
-                f"such as {self.images.name(int(leaked[0]))}"
+                f"{self.name}: {len(leaked)} images are both queries and in the database, "
+                f"for example {self.images.name(int(leaked[0]))}"
             )
         outside = np.setdiff1d(train, database)
         if len(outside):
             raise DatasetError(
                 f"{self.name}: {len(outside)} training images are not in the database, "
-                f"such as {self.images.name(int(outside[0]))}"
+                f"for example {self.images.name(int(outside[0]))}"
             )
 
     def __len__(self) -> int:
         return len(self.images)
 
     def leaks(self) -> list[tuple[int, int]]:
-        """(query, database image) of the same content; reads every file of both splits.
+        """Pairs (query, database image) with the same content.
 
-        Files that cannot be read are like no other.
+        Reads every file of both splits. Unreadable files match nothing.
         """
         queries: dict[bytes, int] = {}
         for q, key in self._keys("query"):
@@ -175,25 +179,25 @@ class Dataset:
                 continue
 
     def check_leakage(self) -> None:
-        """Raises DatasetError where a query's picture is also in the database."""
+        """Raises DatasetError if the content of a query also occurs in the database."""
         leaks = self.leaks()
         if leaks:
             query, database = (self.images.name(i) for i in leaks[0])
             raise DatasetError(
-                f"{self.name}: {len(leaks)} database images are also queries by content, such as "
-                f"{database}, which is the query {query}; leave them out: "
+                f"{self.name}: {len(leaks)} database images have the same content as a query, for "
+                f"example {database} and the query {query}; leave them out with "
                 "dataset.without([d for _, d in dataset.leaks()], 'also a query')"
             )
 
     def without(self, bad: Iterable[int], reason: str) -> Dataset:
-        """The data set without these images, the rest numbered anew; counted as skipped."""
+        """The data set without these images, which `skipped` counts; the others are renumbered."""
         out = np.unique(np.fromiter(bad, np.int64))
         if not len(out):
             return self
         if out[0] < 0 or out[-1] >= len(self):
             raise DatasetError(
                 f"{self.name}: cannot leave out images {out[0]} to {out[-1]}, "
-                f"there are 0 to {len(self) - 1}"
+                f"only 0 to {len(self) - 1} exist"
             )
         keep = np.setdiff1d(np.arange(len(self)), out)
         return replace(
@@ -211,9 +215,10 @@ class Dataset:
 def usable(
     root: PathLike, names: Sequence[str], labels: Labels, hint: str = ""
 ) -> tuple[Rows, dict[str, int]]:
-    """The rows with a label and a file under the root, and how many others there are, by reason.
+    """The rows that have a label and a file under the root, and the numbers of others by reason.
 
-    Lists every folder that the names speak of once; no file is opened or asked for.
+    Lists each folder once instead of looking up every file. `hint` ends the error that is raised
+    if no file exists.
     """
     labelled = np.flatnonzero(labels.any(1))
     if not len(labelled):
@@ -228,7 +233,7 @@ def usable(
             keep.append(row)
     if not keep:
         raise DatasetError(
-            f"none of the {len(labelled)} labelled images is there; the first was expected at "
+            f"none of the {len(labelled)} labelled images exists; the first was expected at "
             f"{os.path.join(root, names[labelled[0]])}{hint}"
         )
     skipped = {"no label": len(names) - len(labelled), "missing file": len(labelled) - len(keep)}
@@ -236,25 +241,25 @@ def usable(
 
 
 def read_lines(path: Path) -> list[str]:
-    """A text file's lines without their ends and the spaces around; trailing empty ones dropped."""
+    """The stripped lines of a text file, without trailing empty ones."""
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing") from None
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not UTF-8 text: {error}") from None
-    # Not splitlines(): it also breaks at form feeds and other signs that a file name may hold.
+    # Not splitlines(), which also breaks at form feeds and other characters allowed in file names.
     return [line.strip() for line in text.rstrip().split("\n")] if text.strip() else []
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Class names, one a line, in their order."""
+    """The class names in a file with one name per line."""
     lines = read_lines(path)
     for number, line in enumerate(lines, 1):
         if not line or line in lines[: number - 1]:
-            raise DatasetError(f"{path}, line {number}: expected a class name not given before")
+            raise DatasetError(f"{path}, line {number}: expected a class name not listed before")
     if not lines:
-        raise DatasetError(f"{path} holds no class name")
+        raise DatasetError(f"{path} contains no class name")
     return tuple(lines)
 
 

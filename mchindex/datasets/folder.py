@@ -1,12 +1,12 @@
-"""A folder with `images/` and `labels.csv`: the layout to use for pictures of one's own.
+"""A folder with `images/` and `labels.csv`: the layout for your own data.
 
 `labels.csv` has the columns file, split and labels. Files are relative to `images/`. A split is
-query, train or database, where train images belong to the database too. Labels are joined by `|`.
-`classes.txt` beside it, a name a line, fixes the classes and their order; without it they are the
-sorted names. A class of `classes.txt` may have no images.
+query, train or database; training images belong to the database as well. Labels are separated by
+`|`. An optional `classes.txt`, with one name per line, fixes the classes and their order, and may
+name classes that have no images; otherwise the classes are the sorted labels.
 
-Without the split column, or where it is empty throughout, the split is drawn: a tenth of the images
-are queries, the rest is the database, and half of that is for training.
+If the split column is missing or empty, images are split at random: a tenth are queries, the rest
+is the database, and half of the database is for training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mchindex.datasets.base import SPLITS, Dataset, FileSource, read_classes, usable
-from mchindex.datasets.splits import draw
+from mchindex.datasets.splits import random_split
 from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
@@ -29,12 +29,13 @@ TABLE = "labels.csv"
 
 class _Row(NamedTuple):
     file: str
-    split: str  # empty: to be drawn
+    split: str  # empty: chosen at random
     labels: list[str]
     line: int
 
 
 def read_folder(root: PathLike, *, seed: int = 0) -> Dataset:
+    """Reads the folder; `seed` determines the splits if the table has none."""
     root = Path(root)
     table = root / TABLE
     rows = list(_rows(table))
@@ -58,10 +59,10 @@ def read_folder(root: PathLike, *, seed: int = 0) -> Dataset:
     keep, skipped = usable(root / "images", [row.file for row in rows], labels)
     rows = [rows[i] for i in keep.tolist()]
 
-    drawn = not rows[0].split
-    if drawn:
+    at_random = not rows[0].split
+    if at_random:
         queries = max(1, round(len(rows) / 10))
-        splits = draw(len(rows), queries, (len(rows) - queries) // 2, seed)
+        splits = random_split(len(rows), queries, (len(rows) - queries) // 2, seed)
     else:
         given = np.array([row.split for row in rows])
         splits = {split: np.flatnonzero(given == split) for split in SPLITS}
@@ -73,7 +74,7 @@ def read_folder(root: PathLike, *, seed: int = 0) -> Dataset:
         images=FileSource(root / "images", (row.file for row in rows)),
         splits=splits,
         skipped=skipped,
-        seed=seed if drawn else None,
+        seed=seed if at_random else None,
     )
 
 
@@ -96,7 +97,7 @@ def _checked(table: Path, reader: Iterator[list[str]]) -> Iterator[_Row]:
     columns = [name.strip() for name in next(reader, [])]
     if sorted(columns) not in (["file", "labels"], ["file", "labels", "split"]):
         raise DatasetError(
-            f"{table}, line 1: expected a header of the columns file, split (may be left out) and "
+            f"{table}, line 1: expected a header with the columns file, split (optional) and "
             f"labels, not {','.join(columns)!r}"
         )
     seen: dict[str, int] = {}
@@ -104,27 +105,27 @@ def _checked(table: Path, reader: Iterator[list[str]]) -> Iterator[_Row]:
     for cells in reader:
         if not cells:
             continue
-        line: int = reader.line_num  # type: ignore[attr-defined]  # a csv.reader has it
+        line: int = reader.line_num  # type: ignore[attr-defined]  # present on every csv.reader
         where = f"{table}, line {line}"
         if len(cells) != len(columns):
             raise DatasetError(
                 f"{where}: expected {len(columns)} columns ({', '.join(columns)}), "
-                f"not {len(cells)}; a name with a comma needs quotes"
+                f"not {len(cells)}; quote names that contain a comma"
             )
         row = {name: cell.strip() for name, cell in zip(columns, cells, strict=True)}
         if not row["file"]:
-            raise DatasetError(f"{where}: the file is empty")
+            raise DatasetError(f"{where}: the file name is empty")
         name = posixpath.normpath(row["file"])
         if name in seen:
-            raise DatasetError(f"{where}: {name!r} stands in line {seen[name]} already")
+            raise DatasetError(f"{where}: {name!r} is already in line {seen[name]}")
         seen[name] = line
         split = row.get("split", "")
         if split and split not in SPLITS:
-            raise DatasetError(f"{where}: split {split!r} is none of {', '.join(SPLITS)}")
+            raise DatasetError(f"{where}: split {split!r} is not one of {', '.join(SPLITS)}")
         if with_split is not None and bool(split) != with_split:
             raise DatasetError(
-                f"{where}: expected {'a' if with_split else 'no'} split as in the lines before; "
-                "give every image a split, or none"
+                f"{where}: expected {'a' if with_split else 'no'} split, as in the lines before; "
+                "give a split for every image or for none"
             )
         with_split = bool(split)
         labels = [label.strip() for label in row["labels"].split("|") if label.strip()]

@@ -1,10 +1,10 @@
-"""`database.txt`, `test.txt` and `train.txt`, as public hashing code ships its data sets.
+"""`database.txt`, `test.txt` and `train.txt`, the format in which hashing code is often published.
 
-A line is an image's path, relative to the folder and without spaces, and a 0 or 1 for each class.
-`classes.txt` beside them may name the classes; else they are called by their numbers. `test.txt`
-are the queries: where a public list has them in the database or the training images too, they are
-taken out there and counted. Training images are put into the database where they are not.
-`train.txt` may be missing.
+Each line has the path of an image, relative to the folder and without spaces, then a 0 or 1 for
+each class. An optional `classes.txt` names the classes; otherwise their names are their numbers.
+`test.txt` lists the queries. Published lists sometimes repeat queries in the other two files: they
+are removed there and counted as skipped. Training images are added to the database if they are
+missing from it. `train.txt` is optional.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mchindex.images import PathLike
 
 
 def read_lists(root: PathLike, *, strip: str = "") -> Dataset:
-    """`strip` is taken off the front of paths: public lists often hold their author's folders."""
+    """Reads the lists; `strip` is a prefix to remove from paths, such as the author's folder."""
     root = Path(root)
     test, database = (_read(root / f"{part}.txt", strip) for part in ("test", "database"))
     train = _read(root / "train.txt", strip) if (root / "train.txt").exists() else {}
@@ -30,10 +30,11 @@ def read_lists(root: PathLike, *, strip: str = "") -> Dataset:
         for path, flags in entries.items():
             if len(flags) != len(first := next(iter(merged.values()), flags)):
                 raise DatasetError(
-                    f"{root / part}.txt has {len(flags)} labels a line, another list {len(first)}"
+                    f"{root / part}.txt has {len(flags)} labels per line, another list has "
+                    f"{len(first)}"
                 )
             if merged.setdefault(path, flags) != flags:
-                raise DatasetError(f"{root / part}.txt gives {path} other labels than another list")
+                raise DatasetError(f"{root / part}.txt and another list label {path} differently")
     names = list(merged)
     labels = np.array([np.frombuffer(flags.encode(), np.uint8) for flags in merged.values()]) == 49
     if (root / "classes.txt").exists():
@@ -41,13 +42,13 @@ def read_lists(root: PathLike, *, strip: str = "") -> Dataset:
         if len(classes) != labels.shape[1]:
             raise DatasetError(
                 f"{root / 'classes.txt'} names {len(classes)} classes, "
-                f"the lists have {labels.shape[1]} labels a line"
+                f"but the lists have {labels.shape[1]} labels per line"
             )
     else:
         classes = tuple(map(str, range(labels.shape[1])))
 
     keep, skipped = usable(
-        root, names, labels, "; use strip= for a beginning that is not in your folder"
+        root, names, labels, "; use strip= to remove a prefix that does not exist in your folder"
     )
     both = len((database.keys() | train.keys()) & test.keys())
     names = [names[i] for i in keep.tolist()]
@@ -74,13 +75,13 @@ def _read(path: Path, strip: str) -> dict[str, str]:
         where = f"{path}, line {number}"
         if not flags or any(flag not in ("0", "1") for flag in flags):
             raise DatasetError(
-                f"{where}: expected a path and a 0 or 1 for each class: {line[:60]!r}"
+                f"{where}: expected a path and a 0 or 1 for each class, not {line[:60]!r}"
             )
         if len(flags) != width:
             raise DatasetError(f"{where}: expected {width} labels as in line 1, not {len(flags)}")
         name = posixpath.normpath(name.removeprefix(strip).lstrip("/") if strip else name)
         if name in entries:
-            raise DatasetError(f"{where}: {name!r} stands in this list already")
+            raise DatasetError(f"{where}: {name!r} is already in this list")
         entries[name] = "".join(flags)
     if not entries:
         raise DatasetError(f"{path} is empty")

@@ -1,6 +1,6 @@
 """MIRFLICKR-25k as published: `mirflickr/im1.jpg` … and `mirflickr25k_annotations_v080/`.
 
-The folder may also be the one of the images, with the annotations in it or beside it.
+The given folder may also be that of the images, with the annotations inside it or next to it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mchindex.datasets.base import Dataset, FileSource, read_lines, usable
-from mchindex.datasets.splits import draw
+from mchindex.datasets.base import Dataset, read_lines
+from mchindex.datasets.splits import randomly_split_files
 from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
-# The potential labels: all that may be said of an image. `<name>_r1` are the 14 relevant ones.
+# The 24 "potential" labels. The 14 stricter "relevant" ones are named `<name>_r1`.
 # fmt: off
 CLASSES = (
     "animals", "baby", "bird", "car", "clouds", "dog", "female", "flower", "food", "indoor", "lake",
@@ -36,29 +36,25 @@ def read_mirflickr(
     train: int = 10_000,
     classes: Sequence[str] = CLASSES,
 ) -> Dataset:
-    """`classes` are names of annotation files, such as dog or dog_r1."""
+    """Reads the given `classes`, which are names of annotation files, such as dog or dog_r1.
+
+    `queries` and `train` are numbers of images.
+    """
     root = Path(root)
     images = root / "mirflickr" if (root / "mirflickr").is_dir() else root
     places = (root / _ANNOTATIONS, root.resolve().parent / _ANNOTATIONS)
     annotations = next((place for place in places if place.is_dir()), None)
     if annotations is None or not images.is_dir():
         raise DatasetError(
-            f"{root} is not a MIRFLICKR tree: expected mirflickr/im1.jpg … and {_ANNOTATIONS}/"
+            f"{root} is not a MIRFLICKR folder: expected mirflickr/im1.jpg … and {_ANNOTATIONS}/"
         )
     marked = [_ids(annotations, name) for name in classes]
     there = {int(m[1]) for m in map(re.compile(r"im(\d+)\.jpg").fullmatch, os.listdir(images)) if m}
     ids = sorted(there.union(*marked))
     names = [f"im{i}.jpg" for i in ids]
     labels = np.array([[i in m for m in marked] for i in ids], np.bool_).reshape(len(ids), -1)
-    keep, skipped = usable(images, names, labels)
-    return Dataset(
-        name="mirflickr",
-        classes=tuple(classes),
-        labels=labels[keep],
-        images=FileSource(images, (names[i] for i in keep.tolist())),
-        splits=draw(len(keep), queries, train, seed),
-        skipped=skipped,
-        seed=seed,
+    return randomly_split_files(
+        "mirflickr", tuple(classes), images, names, labels, queries=queries, train=train, seed=seed
     )
 
 
@@ -66,12 +62,12 @@ def _ids(annotations: Path, name: str) -> set[int]:
     path = annotations / f"{name}.txt"
     if not path.is_file():
         there = sorted(file.stem for file in annotations.glob("*.txt") if file.stem != "README")
-        raise DatasetError(f"{path} is missing; the classes there are {', '.join(there)}")
+        raise DatasetError(f"{path} is missing; available classes: {', '.join(there)}")
     ids = set()
     for number, line in enumerate(read_lines(path), 1):
         if not line.isdecimal() or int(line) < 1:
             raise DatasetError(
-                f"{path}, line {number}: expected an image's number from 1, not {line!r}"
+                f"{path}, line {number}: expected an image number, 1 or more, not {line!r}"
             )
         ids.add(int(line))
     return ids

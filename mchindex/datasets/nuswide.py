@@ -1,8 +1,8 @@
-"""NUS-WIDE: published lists and ground truth, and the images as one has them.
+"""NUS-WIDE: the published lists and ground truth, with images from any source.
 
 `ImageList/Imagelist.txt`, `ConceptsList/Concepts81.txt` and `Labels_<concept>.txt` in
-`Groundtruth/AllLabels/` are as published. The images are not published with them: they are looked
-for under the whole folder and known by the Flickr id in their names, such as `0001_2124494179.jpg`,
+`Groundtruth/AllLabels/` are read as published. The images are not part of the publication: every
+file below the folder with a listed Flickr id in its name is used, such as `0001_2124494179.jpg`,
 `2124494179.jpg` or `2124494179_<secret>.jpg`.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 
 from mchindex.datasets.base import Dataset, FileSource, Labels, Rows, read_lines
-from mchindex.datasets.splits import draw_per_class
+from mchindex.datasets.splits import random_split_per_class
 from mchindex.errors import DatasetError
 from mchindex.images import PathLike
 
@@ -25,15 +25,15 @@ _IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 def read_nuswide(
     root: PathLike, *, seed: int = 0, queries: int = 100, train: int = 500, concepts: int = 21
 ) -> Dataset:
-    """The `concepts` most frequent classes; `queries` and `train` are numbers of images a class."""
+    """Reads the `concepts` most frequent classes; `queries` and `train` are images per class."""
     root = Path(root)
     ids = _flickr_ids(root / "ImageList" / "Imagelist.txt")
     names = read_lines(root / "ConceptsList" / "Concepts81.txt")
     if not 1 <= concepts <= len(names):
-        raise DatasetError(f"concepts={concepts}: there are {len(names)}")
+        raise DatasetError(f"concepts={concepts}: expected 1 to {len(names)}")
     truth = root / "Groundtruth" / "AllLabels"
     labels = np.stack([_labels(truth / f"Labels_{name}.txt", len(ids)) for name in names], 1)
-    # By all images and not by those that are there, so that the classes do not depend on these.
+    # Counted over all listed images, so the classes do not depend on which files exist.
     frequent = np.sort(np.argsort(-labels.sum(0), kind="stable")[:concepts])
     labels = labels[:, frequent]
 
@@ -46,9 +46,8 @@ def read_nuswide(
     keep: Rows = np.array([row for row in single if ids[row] in files], np.int64)
     if not len(keep):
         raise DatasetError(
-            f"{root}: none of the {len(single)} labelled images is there; expected are files named "
-            f"by their Flickr ids, such as {ids[single[0]] if single else '2124494179'}.jpg, "
-            "in any folder"
+            f"{root}: none of the {len(single)} labelled images exists; expected files named by "
+            f"Flickr id, such as {ids[single[0]] if single else '2124494179'}.jpg, in any folder"
         )
     skipped = {
         "no label": len(ids) - len(labelled),
@@ -62,7 +61,7 @@ def read_nuswide(
         classes=classes,
         labels=labels,
         images=FileSource(root, (files[ids[row]] for row in keep.tolist())),
-        splits=draw_per_class(labels, classes, queries, train, seed),
+        splits=random_split_per_class(labels, classes, queries, train, seed),
         skipped={reason: n for reason, n in skipped.items() if n},
         seed=seed,
     )
@@ -94,10 +93,10 @@ def _labels(path: Path, n: int) -> Labels:
 
 
 def _found(root: Path, ids: Container[str]) -> Iterator[tuple[str, str]]:
-    """(Flickr id, name relative to the root) of the image files, in the order of their names."""
+    """(Flickr id, path relative to the root) of the image files, ordered by name."""
     walked = set()
     for folder, folders, files in os.walk(root, followlinks=True):
-        # Links are followed, as large sets often lie on another disk; but each folder once.
+        # Follow links, since large data sets are often on another disk, but visit a folder once.
         real = os.path.realpath(folder)
         if real in walked:
             folders.clear()
@@ -107,7 +106,7 @@ def _found(root: Path, ids: Container[str]) -> Iterator[tuple[str, str]]:
         for file in sorted(files):
             stem, suffix = os.path.splitext(file)
             if suffix.lower() in _IMAGES:
-                # Before the id may stand a running number, after it Flickr's secret.
+                # The id may be preceded by a running number and followed by Flickr's secret.
                 flickr_id = max((p for p in stem.split("_")[:2] if p in ids), key=len, default=None)
                 if flickr_id is not None:
                     yield (

@@ -1,4 +1,4 @@
-"""Pictures without labels: every image file in a folder and the folders in it."""
+"""Pictures without labels: every image file in a folder and its subfolders."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mchindex.errors import DatasetError
 from mchindex.folders import is_image_name, walk
 from mchindex.images import PathLike
 
-UNLABELLED = "unlabelled"  # a data set has a class; no picture is of this one
+UNLABELLED = "unlabelled"  # a data set needs a class; no picture belongs to this one
 
 
 def read_photos(root: PathLike) -> Dataset:
-    """All of them for training and in the database, none as a query: nothing can be measured."""
+    """Reads the folder; every picture is in the training and database splits, none is a query."""
     root = Path(root)
     unreadable: list[OSError] = []
     files = [path for path in walk(str(root), unreadable) if is_image_name(path)]

@@ -1,10 +1,11 @@
-"""Pictures that we draw: one to four objects of twelve classes on a textured ground.
+"""Synthetic pictures: one to four objects of twelve classes on a textured background.
 
-They need no download, and they have what several codes an image are for: objects of about half the
-side that tend to keep to a quadrant or the centre, so that one code speaks for several things and a
-crop for one. Classes differ in shape; colour, place, size and rotation say nothing.
+They need no download, and they suit several codes per image: an object is about half as wide as the
+picture and tends to be in a quadrant or in the centre, so the code of the whole image mixes several
+objects while the code of a crop represents one. Classes differ in shape only; colour, position,
+size and rotation are random.
 
-A picture depends on the seed, its number and its side only: any part of a set can be drawn again.
+A picture depends only on the seed, its number and its size, so it can be drawn again at any time.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from mchindex.datasets.base import Dataset
-from mchindex.datasets.splits import draw
+from mchindex.datasets.splits import random_split
 from mchindex.errors import DatasetError
 
-VERSION = 1  # to be raised with any change to what is drawn: keys and caches depend on it
+VERSION = 1  # raise it whenever the pictures change: keys and caches depend on it
 
 Points = NDArray[np.float64]  # (n, 2), x and y
 Box = tuple[int, int, int, int]  # x0, y0, x1, y1 in pixels, the last two exclusive
 
 
 def _arc(radius: float, start: float, end: float, x: float = 0.0, n: int = 28) -> Points:
-    """Points of a circle around (x, 0); angles in turns."""
+    """Points on a circle around (x, 0); angles are in turns."""
     angle = 2 * np.pi * np.linspace(start, end, n)
     return np.stack([x + radius * np.cos(angle), radius * np.sin(angle)], 1)
 
@@ -43,12 +44,12 @@ def _star() -> Points:
 def _cross() -> Points:
     a = 0.3
     quarter = np.array([(a, a), (a, 1), (-a, 1)])
-    turn = np.array([(0, 1), (-1, 0)])  # by a quarter
+    turn = np.array([(0, 1), (-1, 0)])  # a quarter turn
     return np.concatenate([quarter @ np.linalg.matrix_power(turn, k) for k in range(4)])
 
 
 def _crescent() -> Points:
-    # A unit disc without one of radius 0.8 at x = 0.5; the circles meet at x = 0.61.
+    # A unit disc minus a disc of radius 0.8 at x = 0.5; the circles meet at x = 0.61.
     outer, inner = np.arccos(0.61) / (2 * np.pi), np.arccos(0.11 / 0.8) / (2 * np.pi)
     return np.concatenate([_arc(1, outer, 1 - outer), _arc(0.8, 1 - inner, inner, x=0.5)])
 
@@ -66,14 +67,14 @@ def _heart() -> Points:
 
 
 def _patch(columns: int, rows: int) -> list[Points]:
-    """Every second field of a square of so many."""
+    """Every second field of a square divided into columns and rows."""
     x, y = (np.linspace(-0.85, 0.85, n + 1) for n in (columns, rows))
     fields = [(i, j) for j in range(rows) for i in range(columns) if (i + j) % 2 == 0]
     return [_rectangle(x[i], y[j], x[i + 1], y[j + 1]) for i, j in fields]
 
 
 _INK, _HOLE = 255, 0
-# Polygons within about a unit circle, drawn one over the other.
+# Polygons roughly inside the unit circle, drawn one on top of the other.
 _SHAPES: dict[str, list[tuple[Points, int]]] = {
     "disc": [(_arc(0.9, 0, 1), _INK)],
     "ring": [(_arc(1, 0, 1), _INK), (_arc(0.6, 0, 1), _HOLE)],
@@ -96,19 +97,18 @@ _SHAPES: dict[str, list[tuple[Points, int]]] = {
 }
 CLASSES = tuple(_SHAPES)
 
-_HOW_MANY = np.cumsum(
-    [0.12, 0.40, 0.33]
-)  # shares of pictures of one, two, three objects; else four
+# Shares of pictures with one, two and three objects; the others have four.
+_HOW_MANY = np.cumsum([0.12, 0.40, 0.33])
 _PLACES = np.array([(0.27, 0.27), (0.73, 0.27), (0.27, 0.73), (0.73, 0.73), (0.5, 0.5)])
 
 
 class _Thing(NamedTuple):
     kind: int  # class
-    outlines: list[Points]  # of its shape's polygons, in 0…1
+    outlines: list[Points]  # the polygons of its shape, in 0…1
 
 
 class SceneSource:
-    """The pictures of `scenes`; an ImageSource that also knows where its objects are."""
+    """The pictures of `scenes`: an ImageSource that also knows where the objects are."""
 
     def __init__(self, n: int, seed: int = 0, size: int = 64) -> None:
         if n < 1 or seed < 0 or size < 16:
@@ -132,14 +132,14 @@ class SceneSource:
         return hashlib.sha256(what.encode()).digest()
 
     def classes(self, i: int) -> list[int]:
-        """Each class once: a picture has no two objects of one class."""
+        """The classes of the objects, which are all different."""
         kinds: list[int] = _kinds(self._rng(i)).tolist()
         return kinds
 
     def boxes(self, i: int) -> list[tuple[int, Box]]:
-        """(class, box) of the objects in the order they are drawn, cut at the picture's edge.
+        """(class, box) of each object in drawing order, clipped to the picture.
 
-        What a later object hides of an earlier one is in its box all the same.
+        Boxes include parts that later objects cover.
         """
         boxes = []
         for thing in _things(self._rng(i)):
@@ -155,7 +155,7 @@ class SceneSource:
         pixels = self._ground(rng)
         ground = pixels.mean((0, 1))
         for thing in things:
-            # Twice the size, then halved: smooth edges.
+            # Draw at twice the size and reduce, for smooth edges.
             mask = Image.new("L", (2 * self._size, 2 * self._size))
             pen = ImageDraw.Draw(mask)
             shape = _SHAPES[CLASSES[thing.kind]]
@@ -168,14 +168,14 @@ class SceneSource:
 
     def _number(self, i: int) -> int:
         if not 0 <= i < self._n:
-            raise IndexError(f"there are scenes 0 to {self._n - 1}, not {i}")
+            raise IndexError(f"scene {i} does not exist: there are scenes 0 to {self._n - 1}")
         return int(i)
 
     def _rng(self, i: int) -> np.random.Generator:
         return np.random.default_rng((VERSION, self._seed, self._number(i)))
 
     def _ground(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Two colours mixed by a gradient, waves and clouds, each more or less of it."""
+        """A background of two colours, mixed by a gradient, waves and clouds in random shares."""
         share = rng.random(3) + 0.1
         share /= share.sum()
         angle, wave_angle, frequency, phase = rng.random(4) * (2 * np.pi, 2 * np.pi, 25, 2 * np.pi)
@@ -199,9 +199,9 @@ def scenes(
     queries: int | None = None,
     train: int | None = None,
 ) -> Dataset:
-    """n drawn pictures of size x size pixels.
+    """n synthetic pictures of size x size pixels, split at random.
 
-    A tenth are queries and 45 % of the others training images unless told otherwise.
+    By default a tenth are queries, and 45 % of the others are training images.
     """
     images = SceneSource(n, seed, size)
     labels = np.zeros((n, len(CLASSES)), np.bool_)
@@ -216,7 +216,7 @@ def scenes(
         classes=CLASSES,
         labels=labels,
         images=images,
-        splits=draw(n, queries, train, seed),
+        splits=random_split(n, queries, train, seed),
         skipped={},
         seed=seed,
     )
@@ -228,7 +228,7 @@ def _kinds(rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 def _things(rng: np.random.Generator) -> list[_Thing]:
-    """The objects; draws from a fresh generator first what `_kinds` draws."""
+    """The objects. Calls `_kinds` first, so a fresh generator gives the same classes to both."""
     kinds = _kinds(rng)
     places = _PLACES[rng.permutation(len(_PLACES))[: len(kinds)]]
     chance = rng.random((len(kinds), 4))
@@ -244,7 +244,7 @@ def _things(rng: np.random.Generator) -> list[_Thing]:
 
 
 def _colour_unlike(ground: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Any colour that stands out from the ground."""
+    """A random colour that contrasts with the background."""
     colours = 255 * rng.random((16, 3), np.float32)
     distance = np.linalg.norm(colours - ground, axis=1)
     far: NDArray[np.float32] = colours[np.argmax(distance > min(120, distance.max() - 1))]

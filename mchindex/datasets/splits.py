@@ -1,12 +1,12 @@
-"""Who is query, training and database: drawn from a seed, saved as a manifest, read back exactly.
+"""Query, training and database splits: chosen at random from a seed, saved to a file, read back.
 
-The manifest is what to keep: NumPy does not promise the same draw from the same seed for ever.
+Keep the file if you need the same split later: NumPy does not guarantee that future versions choose
+the same images for a seed.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -14,21 +14,21 @@ from pathlib import Path
 
 import numpy as np
 
-from mchindex.datasets.base import SPLITS, Dataset, Labels, Rows
+from mchindex.datasets.base import SPLITS, Dataset, FileSource, Labels, Rows, usable
 from mchindex.errors import DatasetError
+from mchindex.files import write_file
 from mchindex.images import PathLike
 
 _FORMAT = "mchindex split"
 _VERSION = 1
 
 
-def draw(n: int, queries: int, train: int, seed: int) -> dict[str, Rows]:
-    """Splits n images: so many queries, the rest database, so many of the database training."""
+def random_split(n: int, queries: int, train: int, seed: int) -> dict[str, Rows]:
+    """Splits n images into `queries` queries and a database, `train` of which are for training."""
     if queries < 1 or train < 0 or queries + max(train, 1) > n:
         raise DatasetError(
-            f"cannot draw {queries} queries and {train} training images from {n} usable images: "
-            f"queries (at least 1) and train must be at most {n} together, "
-            "and leave one for the database"
+            f"cannot choose {queries} queries and {train} training images from {n} usable images: "
+            f"together they may be at most {n}, with at least 1 query and 1 database image"
         )
     order = np.random.default_rng(seed).permutation(n)
     return {
@@ -38,21 +38,24 @@ def draw(n: int, queries: int, train: int, seed: int) -> dict[str, Rows]:
     }
 
 
-def draw_per_class(
+def random_split_per_class(
     labels: Labels, classes: Sequence[str], queries: int, train: int, seed: int
 ) -> dict[str, Rows]:
-    """Splits images with so many queries and training images a class, the rest database.
+    """Splits images with `queries` queries and `train` training images per class.
 
-    An image of several classes counts for the one that it is drawn for: all queries are drawn
-    before the training images, and the rarest class first, as it has the least to choose from. A
-    class without images is passed over.
+    Everything but the queries is the database. Queries are chosen before training images, and the
+    rarest class chooses first because it has the fewest candidates. An image with several classes
+    counts only for the class that chose it. Classes without images are skipped.
     """
     if queries < 1 or train < 0:
-        raise DatasetError(f"queries={queries}, train={train}: at least 1 and 0 a class are needed")
+        raise DatasetError(
+            f"queries={queries}, train={train}: expected at least 1 query and 0 training images "
+            "per class"
+        )
     rng = np.random.default_rng(seed)
     sizes = labels.sum(0)
     free = np.ones(len(labels), np.bool_)
-    drawn: dict[str, Rows] = {}
+    chosen: dict[str, Rows] = {}
     for split, count in (("query", queries), ("train", train)):
         before = free.copy()
         for c in np.argsort(sizes, kind="stable").tolist():
@@ -60,20 +63,44 @@ def draw_per_class(
             if sizes[c] and len(left) < count:
                 raise DatasetError(
                     f"class {classes[c]!r} has {sizes[c]} usable images, of which {len(left)} are "
-                    f"not drawn yet, too few for {count} in the {split} split: "
-                    f"set {'queries' if split == 'query' else 'train'}= lower"
+                    f"still free, too few for {count} in the {split} split: "
+                    f"lower {'queries' if split == 'query' else 'train'}="
                 )
             free[rng.permutation(left)[:count]] = False
-        drawn[split] = np.flatnonzero(before & ~free)
+        chosen[split] = np.flatnonzero(before & ~free)
     in_database = np.ones(len(labels), np.bool_)
-    in_database[drawn["query"]] = False
-    return {**drawn, "database": np.flatnonzero(in_database)}
+    in_database[chosen["query"]] = False
+    return {**chosen, "database": np.flatnonzero(in_database)}
+
+
+def randomly_split_files(
+    name: str,
+    classes: tuple[str, ...],
+    root: Path,
+    files: Sequence[str],
+    labels: Labels,
+    *,
+    queries: int,
+    train: int,
+    seed: int,
+) -> Dataset:
+    """A data set of the files that exist under the root and have a label, split at random."""
+    keep, skipped = usable(root, files, labels)
+    return Dataset(
+        name=name,
+        classes=classes,
+        labels=labels[keep],
+        images=FileSource(root, (files[i] for i in keep.tolist())),
+        splits=random_split(len(keep), queries, train, seed),
+        skipped=skipped,
+        seed=seed,
+    )
 
 
 def save_split(dataset: Dataset, path: PathLike) -> None:
-    """Writes a JSON manifest of the splits by image name; a file of that name is replaced at once.
+    """Writes a JSON manifest that lists the splits by image name.
 
-    A reader never sees half a manifest, and a failed write leaves the old one.
+    An existing file is replaced atomically. Raises DatasetError if two images have the same name.
     """
     _rows_by_name(dataset)
     manifest = {
@@ -87,22 +114,14 @@ def save_split(dataset: Dataset, path: PathLike) -> None:
             for split in SPLITS
         },
     }
-    path = Path(path)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=0)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_file(path, json.dumps(manifest, indent=0))
 
 
 def load_split(dataset: Dataset, path: PathLike) -> Dataset:
-    """The data set with the splits of a manifest.
+    """The data set with the splits of a manifest that `save_split` wrote.
 
-    Every image that the manifest names must be there; images that it does not name are in no split.
+    Images that the manifest does not list are in no split. Raises DatasetError if the manifest
+    cannot be read, has other classes, or lists an image that the data set does not have.
     """
     try:
         manifest = json.loads(Path(path).read_text("utf-8"))
@@ -114,9 +133,9 @@ def load_split(dataset: Dataset, path: PathLike) -> Dataset:
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise DatasetError(f"{path} is not a manifest of splits: {error!r}") from error
+        raise DatasetError(f"{path} is not a split manifest: {error!r}") from error
     if version != _VERSION:
-        raise DatasetError(f"{path} is of version {version}; this program reads {_VERSION}")
+        raise DatasetError(f"{path} has version {version}; mchindex reads version {_VERSION}")
     if classes != dataset.classes:
         raise DatasetError(
             f"{path} was saved for other classes: {', '.join(classes)}; "
@@ -126,7 +145,8 @@ def load_split(dataset: Dataset, path: PathLike) -> Dataset:
     unknown = [name for name in dict.fromkeys(chain(*names.values())) if name not in rows]
     if unknown:
         raise DatasetError(
-            f"{path}: {len(unknown)} of its names are not in {dataset.name}, such as {unknown[0]!r}"
+            f"{path} lists {len(unknown)} images that {dataset.name} does not have, for example "
+            f"{unknown[0]!r}"
         )
     splits = {
         split: np.array(sorted(rows[name] for name in names[split]), np.int64) for split in SPLITS
@@ -139,5 +159,5 @@ def _rows_by_name(dataset: Dataset) -> dict[str, int]:
     rows = {name: i for i, name in enumerate(names)}
     if len(rows) != len(names):
         twice = next(name for i, name in enumerate(names) if rows[name] != i)
-        raise DatasetError(f"{dataset.name}: two images have the name {twice!r}")
+        raise DatasetError(f"{dataset.name}: two images are named {twice!r}")
     return rows

@@ -1,8 +1,8 @@
-"""Retrieval quality of codes: mAP, precision and recall by radius, F1 by buckets visited."""
+"""Retrieval quality of codes: mAP, precision and recall by radius, F1 by number of buckets."""
 
 from mchindex.evaluation.database import Codes
 from mchindex.evaluation.plots import plot_cells, plot_f1_buckets, plot_learning_curve
-from mchindex.evaluation.report import AtRadius, Evaluation, at_radius, evaluate
+from mchindex.evaluation.retrieval import AtRadius, Evaluation, at_radius, evaluate
 
 __all__ = [
     "AtRadius",

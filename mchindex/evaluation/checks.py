@@ -1,4 +1,4 @@
-"""What may be given, and what the caller is told otherwise."""
+"""Checks of the arguments of `evaluate` and `at_radius`; each raises ValueError."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def check_images(images: Any, codes: int, n: int) -> NDArray[np.int64]:
         raise ValueError(f"images must be an integer array, not {given}")
     if images.shape != (codes,):
         raise ValueError(
-            f"images must have the shape ({codes},), one image number a code, not {images.shape}"
+            f"images must have the shape ({codes},), one image number per code, not {images.shape}"
         )
     outside = (images < 0) | (images >= n)
     if outside.any():
         raise ValueError(
-            f"image {images[outside][0]} is not one of the {n} that have labels: number the images "
-            f"0 to {n - 1} in the order of the labels' rows"
+            f"image {images[outside][0]} is not one of the {n} images with labels: number the "
+            f"images 0 to {n - 1}, in the order of the rows of labels"
         )
     numbers: NDArray[np.int64] = images.astype(np.int64)
     counts = np.bincount(numbers, minlength=n)
     if not counts.all():
         raise ValueError(
-            f"{np.count_nonzero(counts == 0)} of {n} images have no code, the first of them image "
-            f"{np.argmin(counts)}: give each at least one, or leave its row out of the labels"
+            f"{np.count_nonzero(counts == 0)} of {n} images have no code, the first is image "
+            f"{np.argmin(counts)}: give each image at least one code, or remove its row from labels"
         )
     return numbers
 
@@ -65,33 +65,36 @@ def check_images(images: Any, codes: int, n: int) -> NDArray[np.int64]:
 def check_kept(kept: Any, n: int) -> None:
     if not isinstance(kept, np.ndarray) or kept.dtype.kind not in "iu" or kept.shape != (n,):
         given = f"{kept.dtype} {kept.shape}" if isinstance(kept, np.ndarray) else type(kept)
-        raise ValueError(f"kept must be an integer for each of the {n} images, not {given}")
+        raise ValueError(f"kept must hold an integer for each of the {n} images, not {given}")
     if n and kept.min() < 1:
         raise ValueError(
-            f"kept is {kept.min()} for image {np.argmin(kept)}: at least 1, the whole image's code"
+            f"kept is {kept.min()} for image {np.argmin(kept)}: it must be at least 1, because an "
+            "image always keeps the code of the whole image"
         )
 
 
 def whole(value: int, name: str, least: int, most: int = MOST_BUCKETS) -> int:
+    """A whole number from `least` to `most`, both inclusive."""
     try:
         number = index(value)
     except TypeError:
-        raise ValueError(f"{name} must hold whole numbers, not {value!r}") from None
+        raise ValueError(f"{name}: expected a whole number, not {value!r}") from None
     if not least <= number <= most:
-        raise ValueError(f"{name} must lie between {least} and {most}, not at {number}")
+        raise ValueError(f"{name}: expected {least} to {most}, not {number}")
     return number
 
 
 def wholes(values: Sequence[int], name: str, least: int) -> list[int]:
-    """In ascending order, each once."""
+    """The distinct numbers in ascending order."""
     return sorted({whole(value, name, least) for value in values})
 
 
 def class_names(classes: Sequence[str] | None, n: int) -> list[str]:
+    """The names of n classes; by default their numbers."""
     names = [str(i) for i in range(n)] if classes is None else list(classes)
     if len(names) != n or len(set(names)) != n:
         raise ValueError(
-            f"classes must be {n} different names, one a label column, "
-            f"not {len(set(names))} different of {len(names)}"
+            f"classes must be {n} different names, one per column of labels; got {len(names)}, of "
+            f"which {len(set(names))} are different"
         )
     return names

@@ -1,7 +1,8 @@
 """What Algorithm 1 has found when it stops: after a number of buckets, or at the K-th image.
 
-The images at one distance are ordered only where a stop falls among them, and no bucket is
-enumerated: a stop after B buckets is a mask to compare with, a stop at K images is a selection.
+No bucket is enumerated. A stop after B buckets becomes a comparison with the mask of bucket B; a
+stop at K images becomes a partial sort. Images at the same distance are put in order only if a stop
+falls among them.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex.evaluation.words import Words, at_most, number_to_words
+from mchindex.evaluation.code_words import Words, at_most, number_to_words
 
-MOST_BUCKETS = 2**63 - 1  # counts of buckets end here, as the table's do
+MOST_BUCKETS = 2**63 - 1  # larger bucket counts are capped here, as in BucketTable
 
 
 def default_budgets(bits: int) -> list[int]:
-    """1, 2, 5, 10, 20, 50, … and at last every bucket there is, or 2^63 - 1 of them."""
+    """1, 2, 5, 10, 20, 50, … up to all 2^bits buckets, but at most 2^63 - 1."""
     most = min(2**bits, MOST_BUCKETS)
     steps = [digit * 10**power for power in range(19) for digit in (1, 2, 5)]
     return [step for step in steps if step < most] + [most]
 
 
 def default_ks(images: int, values: int = 40) -> list[int]:
-    """1 … n, log-spaced: at most so many."""
+    """At most `values` log-spaced numbers from 1 to `images`."""
     return sorted({round(float(k)) for k in np.geomspace(1, images, values)})
 
 
 def last_bucket(buckets: int, bits: int) -> tuple[int, int]:
-    """The bucket at which a budget ends, as (radius, XOR mask): the rank turned round."""
+    """The last of the first `buckets` buckets, as (radius, XOR mask): the inverse of its rank."""
     left = min(buckets, 2**bits) - 1
     radius = 0
     while left >= (ring := comb(bits, radius)):
@@ -39,7 +40,7 @@ def last_bucket(buckets: int, bits: int) -> tuple[int, int]:
         radius += 1
     mask, ones = 0, radius
     for position in range(bits):
-        # Masks with a one here come before those with a zero here.
+        # Masks with a one at this position come before masks with a zero.
         with_one = comb(bits - 1 - position, ones - 1) if ones else 0
         if left < with_one:
             mask |= 1 << (bits - 1 - position)
@@ -51,22 +52,22 @@ def last_bucket(buckets: int, bits: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """One query's images by distance, those that tie in database order."""
+    """The images of one query, ordered by distance; ties are in database order."""
 
-    order: NDArray[np.int64]  # (n,) images
-    masks: Words  # (words, n) the XOR mask of each image's first visited code, by image
-    relevant: NDArray[np.bool_]  # (n,) by image
-    starts: NDArray[np.int64]  # (bits + 2,) images nearer than each distance
-    hits: NDArray[np.int64]  # (bits + 2,) relevant images nearer than each distance
+    order: NDArray[np.int64]  # (n,) image numbers
+    masks: Words  # (words, n) XOR mask of the first code that is visited, indexed by image
+    relevant: NDArray[np.bool_]  # (n,) indexed by image
+    starts: NDArray[np.int64]  # (bits + 2,) number of images nearer than each distance
+    hits: NDArray[np.int64]  # (bits + 2,) number of relevant images nearer than each distance
 
     def at(self, distance: int) -> tuple[Words, NDArray[np.bool_]]:
-        """The keys and relevance of the images at a distance, in database order."""
+        """Keys (see `code_words`) and relevance of the images at a distance, in database order."""
         images = self.order[self.starts[distance] : self.starts[distance + 1]]
         return ~self.masks[:, images], self.relevant[images]
 
 
 class Budgets:
-    """Stops after given numbers of buckets."""
+    """Evaluates rankings after given numbers of buckets."""
 
     def __init__(self, budgets: Sequence[int], bits: int) -> None:
         self._stops: dict[int, list[tuple[int, Words]]] = {}
@@ -77,7 +78,7 @@ class Budgets:
         self._n = len(budgets)
 
     def found(self, ranking: Ranking) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many images stand in the buckets of each budget, and how many are relevant."""
+        """For each budget, how many images its buckets contain, and how many are relevant."""
         images, hits = np.empty(self._n, np.int64), np.empty(self._n, np.int64)
         for radius, stops in self._stops.items():
             keys, relevant = ranking.at(radius)
@@ -91,9 +92,9 @@ class Budgets:
 def first_k(
     keys: Words, relevant: NDArray[np.bool_], ks: NDArray[np.int64]
 ) -> tuple[Words, NDArray[np.int64]]:
-    """The k-th least key for each k, as (words, ks), and how many of the k are relevant.
+    """The k-th smallest key for each k, as (words, ks), and how many of the first k are relevant.
 
-    Images of equal keys, which share a bucket, count in the order given.
+    Images with equal keys share a bucket and count in the order given.
     """
     out, hits = np.empty((len(keys), len(ks)), np.uint64), np.empty(len(ks), np.int64)
     high = keys[0]
@@ -103,7 +104,7 @@ def first_k(
         rest = k - np.count_nonzero(before)
         hits[i] = np.count_nonzero(before & relevant)
         tied = np.flatnonzero(high == value)
-        if len(keys) > 1:  # the next words decide
+        if len(keys) > 1:  # the remaining words break the tie
             low, among = first_k(keys[1:, tied], relevant[tied], np.array([rest]))
             out[1:, i], among_hits = low[:, 0], among[0]
         else:
@@ -113,7 +114,7 @@ def first_k(
 
 
 def at_ks(ranking: Ranking, ks: NDArray[np.int64]) -> tuple[Words, NDArray[np.int64]]:
-    """Of the first k images, for ascending k: the k-th's XOR mask, and how many are relevant."""
+    """For ascending k: the XOR mask of the k-th image, and how many of the first k are relevant."""
     masks, hits = np.empty((len(ranking.masks), len(ks)), np.uint64), np.empty(len(ks), np.int64)
     distances = np.searchsorted(ranking.starts, ks) - 1
     for distance in np.unique(distances):

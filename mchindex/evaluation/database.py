@@ -1,4 +1,4 @@
-"""What is searched: the codes of every image, and for one query each image's nearest code."""
+"""The database under evaluation: finds the nearest code of every image for a query."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex.evaluation.checks import check_codes, check_images, check_kept, check_labels
-from mchindex.evaluation.words import Distances, Words, at_most, popcount, to_words
+from mchindex.evaluation.code_words import Distances, Words, at_most, popcount, to_words
 
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """The codes that a database stores: one row a code, several rows an image."""
+    """The codes of a database: one row per code, one or more rows per image."""
 
     codes: NDArray[np.uint8]  # (m, bits // 8), as np.packbits makes them
-    images: NDArray[np.int64]  # (m,) the image 0 … n - 1 of each code, in any order
-    kept: NDArray[np.int64] | None = None  # (n,) codes kept an image, equal ones counted each
+    images: NDArray[np.int64]  # (m,) the image number of each code, 0 … n - 1, in any order
+    kept: NDArray[np.int64] | None = None  # (n,) codes kept per image, duplicates included
 
 
 class Labels:
-    """Labels as bits in words, because `share a label` is then one AND a word."""
+    """Labels packed into words: a test for a shared label is then one AND per word."""
 
     def __init__(self, labels: NDArray[np.bool_]) -> None:
         self._words = self._pack(labels)
@@ -31,7 +31,7 @@ class Labels:
         return to_words(np.packbits(labels, axis=1))
 
     def sharing(self, labels: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which images share at least one label with these (classes,)."""
+        """Which images share at least one label with the given ones, of shape (classes,)."""
         shared = np.zeros(self._words.shape[1], np.uint64)
         for word, wanted in zip(self._words, self._pack(labels[None])[:, 0], strict=True):
             if wanted:
@@ -41,17 +41,17 @@ class Labels:
 
 
 class Database:
-    """Distinct codes in layers: the first of every image, the second of those that have two, …
+    """Distinct codes in layers: the first code of every image, the second of those with two, …
 
-    A layer is compared with the best so far in a few whole-array operations, and layer 0 is in
-    database order already. Equal codes of one image count once.
+    A layer is compared with the best codes so far in a few whole-array operations; layer 0 is
+    already in database order. Duplicate codes of an image count once.
     """
 
     def __init__(self, given: Codes, labels: NDArray[np.bool_]) -> None:
         codes = check_codes(given.codes, "database.codes")
         n = len(check_labels(labels, None, "labels"))
         if n == 0:
-            raise ValueError("the database is empty: give at least one image, its codes and labels")
+            raise ValueError("the database is empty: give at least one image with codes and labels")
         images = check_images(given.images, len(codes), n)
         if given.kept is not None:
             check_kept(given.kept, n)
@@ -76,21 +76,21 @@ class Database:
         ]
 
     def distances(self, query: Words) -> Distances:
-        """(n,) the distance of every image: the least over its codes. `query` is (words, 1)."""
+        """(n,) the distance of each image, the smallest over its codes. `query` is (words, 1)."""
         nearest = popcount(self._first ^ query)
         for images, words in self._more:
             nearest[images] = np.minimum(nearest[images], popcount(words ^ query))
         return nearest
 
     def nearest(self, query: Words) -> tuple[Distances, Words]:
-        """Of every image the code that is visited first: (n,) distances, (words, n) XOR masks."""
+        """The first visited code of each image: (n,) distances and (words, n) XOR masks."""
         masks = self._first ^ query
         distances = popcount(masks)
         for images, words in self._more:
             others = words ^ query
             theirs, least = popcount(others), distances[images]
             better = theirs < least
-            tied = np.flatnonzero(theirs == least)  # then the larger mask is visited first
+            tied = np.flatnonzero(theirs == least)  # the larger mask is visited first
             better[tied] = at_most(masks[:, images[tied]], others[:, tied])
             at = images[better]
             distances[at] = theirs[better]

@@ -1,4 +1,4 @@
-"""The figures of one query, from where its relevant images stand in the ranking."""
+"""The figures of one query, from the ranks of its relevant images."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.int64]  # 0-based places of the relevant images in the ranking, ascending
+Places = NDArray[np.int64]  # 0-based ranks of the relevant images, ascending
 
 
 def average_precision(places: Places) -> float:
-    """Mean over the relevant images of the precision at each: the whole ranking counts."""
+    """AP over the whole ranking: the mean of the precisions at each relevant image."""
     return float(_precisions(places).mean())
 
 
 def average_precision_at(places: Places, ks: Sequence[int]) -> Floats:
-    """AP of the first k, for each k: divided by min(k, relevant there are), not by those found.
+    """AP of the first k images, for each k.
 
-    So 1 means that no better list of k can be had, and missing a relevant image always costs.
+    The sum is divided by min(k, number of relevant images), not by the number found: 1 means that
+    no better list of k images exists, and every missed relevant image lowers the figure.
     """
     sums = np.concatenate([[0.0], np.cumsum(_precisions(places))])
     k = np.asarray(ks, np.int64)
@@ -40,15 +41,18 @@ def harmonic(n: int) -> Floats:
 
 
 def tie_aware_average_precision(images: Places, relevant: Places, sums: Floats) -> float:
-    """The mean AP over all orders of the images that tie, exactly.
+    """The exact mean of AP over all orders of the images that tie.
 
-    `images` and `relevant` count those at each distance; `sums` is `harmonic(n)`, n images or more.
+    `images` and `relevant` are the numbers of images and relevant images at each distance; `sums`
+    is `harmonic(n)` for at least the total number of images.
+
     McSherry & Najork, "Computing information retrieval performance measures efficiently in the
-    presence of tied scores" (ECIR 2008): among g ties of which h are relevant, with t images and r
-    relevant before them, place i holds a relevant one with chance h / g, and then (i - 1) of the
-    other g - 1 stand before it, so the precision there is (r + 1 + (i - 1)(h - 1) / (g - 1)) / (t + i).
-    Summed over i, only differences of harmonic numbers remain.
-    """  # noqa: E501
+    presence of tied scores" (ECIR 2008): consider g tied images, h of them relevant, which follow t
+    images, r of them relevant. The image at place i of the tie is relevant with probability h / g.
+    The i - 1 images before it in the tie then contain (i - 1)(h - 1) / (g - 1) relevant ones on
+    average, so its precision is (r + 1 + (i - 1)(h - 1) / (g - 1)) / (t + i). The sum over i
+    reduces to differences of harmonic numbers.
+    """
     here = np.flatnonzero(relevant)
     g, h = images[here], relevant[here]
     t, r = np.cumsum(images)[here] - g, np.cumsum(relevant)[here] - h
@@ -59,15 +63,16 @@ def tie_aware_average_precision(images: Places, relevant: Places, sums: Floats) 
 
 
 def f1(found: NDArray[Any], hits: NDArray[Any], relevant: NDArray[Any]) -> Floats:
-    """2PR / (P + R) of a set: `hits` of the `found` images are relevant, `relevant` there are.
+    """F1 = 2PR / (P + R), where `hits` of the `found` images are relevant, out of `relevant`.
 
-    P = hits / found and R = hits / relevant, so it is 2 hits / (found + relevant), and 0 for none.
+    With P = hits / found and R = hits / relevant, this is 2 hits / (found + relevant): 0 if nothing
+    relevant was found.
     """
     value: Floats = 2 * hits / (found + relevant)
     return value
 
 
 def precision(found: NDArray[Any], hits: NDArray[Any]) -> Floats:
-    """hits / found; a query that found nothing counts 0."""
+    """hits / found; 0 for a query that found nothing."""
     value: Floats = hits / np.maximum(found, 1)
     return value

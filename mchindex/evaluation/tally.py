@@ -1,4 +1,4 @@
-"""One pass over the queries: rank the database for each and note what it found."""
+"""One pass over the queries: ranks the database for each and records what it found."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mchindex._core import bucket_ranks
 from mchindex.evaluation.checks import whole
+from mchindex.evaluation.code_words import Words, to_codes
 from mchindex.evaluation.curves import MOST_BUCKETS, Budgets, Ranking, at_ks
 from mchindex.evaluation.database import Database
 from mchindex.evaluation.metrics import (
@@ -19,16 +20,15 @@ from mchindex.evaluation.metrics import (
     harmonic,
     tie_aware_average_precision,
 )
-from mchindex.evaluation.words import Words, to_codes
 from mchindex.progress import Progress, Step
 
 Counts = NDArray[np.int64]
 
-BLOCK = 8  # queries a task: enough to hide what a task costs, few enough to share evenly
+BLOCK = 8  # queries per task: hides the cost of a task, and still spreads evenly over threads
 
 
 class Tally:
-    """What each query found, one row a query; threads write different rows."""
+    """What each query found, one row per query. Threads write to different rows."""
 
     def __init__(
         self,
@@ -40,9 +40,10 @@ class Tally:
         budgets: list[int],
     ) -> None:
         self._database, self._at = database, at
-        self._beyond = [1, radius + 1]  # the first distances outside the own bucket and the radius
+        # The first distances outside the query's bucket and outside the radius.
+        self._beyond = [1, radius + 1]
         self._budgets = Budgets(budgets, database.bits)
-        # Fewer than K images: every bucket is visited in search of the K-th.
+        # If there are fewer than K images, every bucket is visited in search of the K-th.
         self._within = sum(k <= database.n_images for k in ks)
         self._ks = np.array(ks[: self._within], np.int64)
         self._sums = harmonic(database.n_images)
@@ -53,13 +54,16 @@ class Tally:
         self.relevant = np.zeros(queries, np.int64)
         self.ap, self.ap_tie_aware = np.zeros(queries), np.zeros(queries)
         self.ap_at = np.zeros((queries, len(at)))
-        self.found, self.hits = counts(2), counts(2)  # in the own bucket, within the radius
+        self.found, self.hits = counts(2), counts(2)  # query's bucket, radius
         self.budget_found, self.budget_hits = counts(len(budgets)), counts(len(budgets))
         self.k_hits, self.k_buckets = counts(len(ks)), counts(len(ks))
         self.k_buckets[:, self._within :] = min(2**database.bits, MOST_BUCKETS)
 
     def add(self, first: int, codes: Words, labels: NDArray[np.bool_]) -> None:
-        """Measure a block: (words, block) codes, (block, classes) labels, row `first` onwards."""
+        """Evaluates a block of queries, whose first one has the number `first`.
+
+        `codes` is (words, block), `labels` is (block, classes).
+        """
         for column, row in enumerate(labels):
             self._one(first + column, codes[:, column : column + 1], row)
 
@@ -91,10 +95,10 @@ class Tally:
 def for_each_block(
     work: Callable[[int, int], None], queries: int, threads: int, progress: Progress
 ) -> None:
-    """work(first, last) for every block of queries, in threads: NumPy works outside the GIL."""
+    """Calls work(first, last) for every block of queries, in threads: NumPy releases the GIL."""
     threads = whole(threads, "threads", 0)
     if not threads:
-        # The cores this process may use, where the system says so.
+        # The cores that this process may use, if the system can tell.
         affinity = getattr(os, "sched_getaffinity", None)
         threads = len(affinity(0)) if affinity else os.cpu_count() or 1
     done = 0

@@ -1,4 +1,4 @@
-"""The command line as its users meet it: exit codes, what goes where, and going on after a stop."""
+"""The learning commands: exit codes, output, figures, and resuming after an interruption."""
 
 import inspect
 import json
@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import mchindex
 from helpers.pictures import write, write_pictures
 from helpers.script import run_script
 from mchindex.cli import run
@@ -28,7 +29,7 @@ from mchindex.training import TrainingOptions, checkpoints
 from mchindex.training.agent import PAPER
 
 WEIGHTS = "model.safetensors"
-# A model in seconds. One thread, as the number of threads is part of what weights depend on.
+# Trains in seconds. One thread, because the weights depend on the number of threads.
 TINY = shlex.split(
     "--data scenes:240 --backbone small --bits 32 --crops 3 --seed 3 --engine torch --threads 1 "
     "--set backbone.epochs=2 --set epochs=3 --set agent.steps=150 --set agent.width=32"
@@ -45,7 +46,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training that nothing has interrupted."""
+    """A model from a training run without interruption."""
     out = tmp_path_factory.mktemp("trained") / "model"
     assert run(["train", *TINY, "--out", str(out), "--no-eval", "--quiet"]) == 0
     return out
@@ -59,21 +60,29 @@ def base_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _without(arguments: tuple[str, ...] | list[str], prefix: str) -> list[str]:
-    """Without the settings of that prefix."""
+    """The arguments without --set for settings that start with the prefix."""
     drop = {i for i, a in enumerate(arguments) if a.startswith(prefix)}
     return [a for i, a in enumerate(arguments) if i not in drop and i + 1 not in drop]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "mchindex.cli", *arguments]
+def quick() -> list[str]:
+    """mch train with LSH, which needs no training of its own, and without an evaluation."""
+    fast = ["--method", "lsh", "--no-eval", "--quiet"]
+    return ["train", *_without(TINY, "epochs"), *fast]
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(Path(train_file.__file__).resolve().parents[2])}
+    return os.environ | {"PYTHONPATH": str(Path(mchindex.__file__).resolve().parents[1])}
+
+
+def in_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs mch in another process and in a folder."""
+    command = [sys.executable, "-m", "mchindex.cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line with which a command is refused."""
+    """The message of a command that is refused: one line on stderr, exit code 2."""
     capsys.readouterr()
     assert run(arguments) == 2
     out, error = capsys.readouterr()
@@ -84,7 +93,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 class Watch:
-    """Every report of progress, and Ctrl-C at one of them."""
+    """Records all progress, and presses Ctrl-C at one step."""
 
     def __init__(self, patch: pytest.MonkeyPatch, stop: tuple[str, int] | None = None) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -102,7 +111,7 @@ class Watch:
 # Help
 
 
-def test_help_is_light(tmp_path: Path) -> None:
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     script = (
         "import sys; from mchindex.cli import run; code = run(['train', '--help']); "
         "heavy = {'torch', 'numpy', 'PIL', 'matplotlib'} & set(sys.modules); "
@@ -111,7 +120,7 @@ def test_help_is_light(tmp_path: Path) -> None:
     run_script(script, folder=tmp_path)
 
 
-@pytest.mark.parametrize("name", [(), ("train",), ("eval",), ("methods",)])
+@pytest.mark.parametrize("name", [(), ("train",), ("eval",), ("methods",), ("models",)])
 def test_help(name: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*name, "--help"]) == 0
     text = capsys.readouterr().out
@@ -121,17 +130,15 @@ def test_help(name: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None
 
 def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
-    assert "Commands" in capsys.readouterr().out
+    assert "Usage: mch [OPTIONS] COMMAND" in capsys.readouterr().out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    from mchindex import __version__
-
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"mchindex {__version__}\n"
+    assert capsys.readouterr().out == f"mchindex {mchindex.__version__}\n"
 
 
-def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_lists_all_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["methods"]) == 0
     text = capsys.readouterr().out
     for method in METHODS.values():
@@ -143,21 +150,33 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert "dch" in refusal(capsys, "methods", "nonsense")
 
 
-def test_the_defaults_are_the_librarys() -> None:
+def test_the_command_has_the_defaults_of_the_library() -> None:
     given = inspect.signature(train_file.train).parameters
     for field in fields(TrainingOptions):
         if field.name in given and field.name != "method":  # which depends on --unsupervised
             assert given[field.name].default == getattr(TrainingOptions(), field.name), field.name
-    assert TrainingOptions().method == train_file.METHOD
-    assert tuple(METHODS) == train_file.METHODS
-    assert tuple(BACKBONES) == train_file.BACKBONES
+
+
+def test_help_names_all_built_in_methods_and_backbones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert run(["train", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    methods, backbones = (
+        ", ".join(name for name, kind in kinds.items() if kind.__module__.startswith("mchindex."))
+        for kinds in (METHODS, BACKBONES)
+    )
+    assert f"Base method: {methods}, or" in text
+    assert f"Network: {backbones}, or" in text
+    assert f"[default: ({TrainingOptions().method}; " in text
 
 
 # Training
 
 
 def test_train(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The same options once more: the same weights, and all that a training leaves and says."""
+    """The same options give the same weights; checks the files and the output as well."""
     out = tmp_path / "again"
     capsys.readouterr()
     assert run(["train", *TINY, "--out", str(out)]) == 0
@@ -169,11 +188,11 @@ def test_train(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     data = open_dataset("scenes:240", seed=3)
     split = load_split(data, out / "split.json").splits
     assert all((split[name] == data.splits[name]).all() for name in split)
-    for word in ("base", "MCH", "mAP", "R@H=0", "P@H=0", "own bucket", "ANHC", "skipped"):
+    for word in ("base", "MCH", "mAP", "R@H=0", "P@H=0", "F1 ", "ANHC", "skipped"):
         assert word in text
     for word in ("24 queries against 216 images", str(out), "backbone ", "agent ", "svg"):
         assert word in text
-    # Not a terminal: a line for each stage.
+    # stderr is not a terminal, so there is one line per stage.
     stages = [line.split(":")[0] for line in progress.splitlines()]
     assert stages == [
         "backbone", "features", "base dch", "rewards", "agent",
@@ -181,36 +200,40 @@ def test_train(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     ]  # fmt: skip
 
 
-def test_settings_reach_the_training(tmp_path: Path) -> None:
-    options = train_file.training_options(
-        ["lr=0.5", "hidden=0", "agent.estimator=reinforce", "backbone.epochs=7"], False
-    )
-    assert options.settings == {"lr": 0.5, "hidden": 0}
-    assert options.agent_settings == {"estimator": "reinforce"}
-    assert options.backbone_settings == {"epochs": 7}
+def training_report(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "training.json").read_text())
+    return report
 
 
-def test_paper_agent() -> None:
-    options = train_file.training_options([], True, method="hashnet")
-    assert options.agent_options() == PAPER
-    options = train_file.training_options(["agent.steps=7"], True)
-    assert options.agent_options() == PAPER.updated({"steps": 7})
+def test_settings_reach_the_training(model: Path) -> None:
+    options = training_report(model)["options"]
+    assert options["settings"] == {"epochs": 3}
+    assert options["backbone_settings"] == {"epochs": 2}
+    agent = options["agent_settings"]
+    assert (agent["steps"], agent["width"]) == (150, 32)
 
 
-def test_without_matplotlib_there_is_a_hint(
+def test_paper_agent(tmp_path: Path) -> None:
+    """The paper's settings, of which --set can still change some."""
+    out = tmp_path / "model"
+    paper = ["--paper-agent", "--set", "agent.steps=7"]
+    assert run([*_without(quick(), "agent."), *paper, "--out", str(out)]) == 0
+    assert training_report(out)["options"]["agent_settings"] == asdict(PAPER.updated({"steps": 7}))
+
+
+def test_without_matplotlib_a_hint_replaces_the_plot(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(train_file, "can_plot", lambda: False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     out = tmp_path / "model"
-    fast = ["--method", "lsh", "--quiet", "--no-eval", "--no-cache"]
-    assert run(["train", *_without(TINY, "epochs"), *fast, "--out", str(out)]) == 0
+    assert run([*quick(), "--no-cache", "--out", str(out)]) == 0
     text, progress = capsys.readouterr()
     assert progress == ""
     assert "mchindex[plot]" in text
     assert not list(out.glob("learning-curve.*"))
 
 
-def test_data_that_cannot_be_measured_do_not_fail_a_training(
+def test_training_succeeds_on_data_that_cannot_be_evaluated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "photos"
@@ -233,13 +256,13 @@ def test_data_that_cannot_be_measured_do_not_fail_a_training(
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints at every step, not every 20 seconds."""
+    """Saves a checkpoint at every step instead of every 20 seconds."""
     monkeypatch.setattr(checkpoints, "EVERY", 0.0)
 
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
-    ("stop", "gone"),
+    ("stop", "not_repeated"),
     [
         (("backbone", 1), ("backbone", 1)),
         (("features", 97), ("backbone", 2)),
@@ -251,7 +274,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_resume_gives_the_same_weights(
     model: Path,
     stop: tuple[str, int],
-    gone: tuple[str, int],
+    not_repeated: tuple[str, int],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -264,33 +287,29 @@ def test_resume_gives_the_same_weights(
         assert run(arguments) == 130
     assert capsys.readouterr().err.splitlines()[-1].startswith("mch: interrupted: ")
     assert "--resume" in refusal(capsys, *arguments)
-    assert "other options" in refusal(capsys, *arguments, "--resume", "--set", "lr=0.5")
+    assert "options" in refusal(capsys, *arguments, "--resume", "--set", "lr=0.5")
     assert "interrupted training" in refusal(capsys, "eval", str(out), "--data", "scenes:240")
     watch = Watch(monkeypatch)
     assert run([*arguments, "--resume"]) == 0
-    assert gone not in watch.seen  # it went on, and did not start anew
+    assert not_repeated not in watch.seen  # it continued and did not start over
     assert ("agent", 150) in watch.seen
     assert (out / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
     assert not (out / "checkpoint").exists()
-    curves = [
-        json.loads((folder / "training.json").read_text())["curve"] for folder in (out, model)
-    ]
-    assert curves[0] == curves[1]
+    assert training_report(out)["curve"] == training_report(model)["curve"]
 
 
-def test_a_killed_training_goes_on(
+def test_a_killed_training_can_be_resumed(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "model"
     arguments = ["train", *TINY, "--out", str(out), "--no-eval"]
     script = (
-        "import sys; from mchindex.training.run import Stage; "
-        "Stage.__init__.__defaults__ = (0.0,); "
+        "import sys; from mchindex.training import checkpoints; checkpoints.EVERY = 0.0; "
         "from mchindex.cli import run; sys.exit(run(sys.argv[1:]))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
-        cwd=tmp_path,  # in the sources' folder it would import those, which are not compiled
+        cwd=tmp_path,  # not the source folder, whose package may not be compiled
         env=environment(),
         stderr=subprocess.PIPE,
     ) as process:
@@ -306,7 +325,7 @@ def test_a_killed_training_goes_on(
     assert (out / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
 
 
-def test_interrupted_evaluation_leaves_the_model(
+def test_an_interrupted_evaluation_keeps_the_model(
     model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "model"
@@ -317,10 +336,11 @@ def test_interrupted_evaluation_leaves_the_model(
     assert run(["eval", str(out), "--data", "scenes:240"]) == 130
 
 
-def test_overwrite(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_replaced_only_with_overwrite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "model"
-    fast = ["--method", "lsh", "--no-agent", "--no-eval", "-q"]
-    arguments = ["train", *_without(_without(TINY, "agent."), "epochs"), *fast, "--out", str(out)]
+    arguments = [*_without(quick(), "agent."), "--no-agent", "--out", str(out)]
     assert run(arguments) == 0
     first = (out / WEIGHTS).read_bytes()
     assert "--overwrite" in refusal(capsys, *arguments)
@@ -342,14 +362,8 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 
 def test_eval_prints_one_json_object(model: Path) -> None:
-    """In a process of its own, with the engine that is chosen there: stdout is nothing but it."""
-    done = subprocess.run(
-        command("eval", str(model), "--data", "scenes:240", "--json"),
-        cwd=model,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    """In another process and with its default engine, stdout has one line of JSON."""
+    done = in_process(model, "eval", str(model), "--data", "scenes:240", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
     found = json.loads(done.stdout)
@@ -367,7 +381,9 @@ def test_eval_prints_one_json_object(model: Path) -> None:
     assert stages == ["query features", "database features", "evaluation"]
 
 
-def test_eval_is_the_librarys(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_gives_the_figures_of_the_library(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from mchindex.models import MCHModel
     from mchindex.training import encode_dataset, measure
 
@@ -378,7 +394,7 @@ def test_eval_is_the_librarys(model: Path, capsys: pytest.CaptureFixture[str]) -
         assert found[way] == result.to_json()
 
 
-def test_sigma_and_xi_can_be_others(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigma_and_xi_can_be_changed(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (str(model), "--data", "scenes:240", "--engine", "torch")
     whole = as_json(capsys, *arguments, "--sigma", "1")
     assert whole["sigma"] == 1
@@ -399,7 +415,7 @@ def test_eval_table(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     for word in (
         "base",
         "MCH",
-        "random keeping",
+        "random",
         "all regions",
         "F1 after 1,000 buckets",
         "spiral",
@@ -412,7 +428,7 @@ def test_eval_table(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_eval_on_other_classes(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pictures and classes that the model has never met, one of them cut in the middle."""
+    """Pictures and classes that are new to the model; one of the files is truncated."""
     root = tmp_path / "photos"
     names = [f"{i}.jpg" for i in range(12)]
     write_pictures(root / "images", names)
@@ -433,10 +449,10 @@ def test_eval_on_other_classes(
     assert "1 unreadable" in text
 
 
-def test_queries_that_were_trained_on_are_told(
+def test_eval_warns_of_queries_that_were_trained_on(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """scenes:100 are the first of scenes:240: the same pictures, split otherwise."""
+    """scenes:100 are the first pictures of scenes:240, with another split."""
     capsys.readouterr()
     assert run(["eval", str(model), "--data", "scenes:100", "-q", "--json", "--engine=torch"]) == 0
     out, error = capsys.readouterr()
@@ -456,7 +472,9 @@ def test_eval_with_a_saved_split(model: Path, capsys: pytest.CaptureFixture[str]
     assert (found["queries"], found["trained_queries"]) == (24, 0)
 
 
-def test_a_model_without_a_policy(base_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_of_a_model_without_a_policy(
+    base_only: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = as_json(capsys, str(base_only), "--data", "scenes:240", "--engine", "torch")
     assert list(found)[-2:] == ["base", "keep_all"]
     assert found["keep_all"]["anhc"] > 1
@@ -509,14 +527,23 @@ def test_train_refuses(
     assert not (tmp_path / "model").exists()
 
 
+def test_data_without_labels_needs_unsupervised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pictures(tmp_path / "photos", ["a.jpg", "b.jpg"])
+    out = ("--out", str(tmp_path / "model"))
+    for spec in (str(tmp_path / "photos"), f"photos:{tmp_path / 'photos'}"):
+        assert "--unsupervised" in refusal(capsys, "train", "--data", spec, *out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ("--data nonsense", "coco:DIR"),
         ("--device nonsense", "device 'nonsense' cannot be used"),
         ("--sigma 0", "sigma is"),
-        ("--xi 2", "xi is a probability"),
-        ("--radius 33", "beyond the 32 bits"),
+        ("--xi 2", "xi must be a probability"),
+        ("--radius 33", "exceeds the 32 bits"),
         ("--plot curves.pdf", ".svg or .png"),
         ("--seed -1", "seed"),
         ("--split nonsense.json", "nonsense.json is missing"),
@@ -528,7 +555,7 @@ def test_eval_refuses(
     assert said in refusal(capsys, "eval", str(model), "--data", "scenes:40", *arguments.split())
 
 
-def test_eval_refuses_what_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_refuses_other_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = ("--data", "scenes:40")
     assert "is not a model" in refusal(capsys, "eval", str(tmp_path), *data)
     assert "is not a model" in refusal(capsys, "eval", str(tmp_path / "gone"), *data)
@@ -536,33 +563,27 @@ def test_eval_refuses_what_is_no_model(tmp_path: Path, capsys: pytest.CaptureFix
     assert "damaged" in refusal(capsys, "eval", str(tmp_path), *data)
 
 
-def test_refused_in_a_process_of_its_own(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("eval", str(tmp_path), "--data", "nonsense", "--json"),
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+def test_a_refusal_shows_no_traceback(tmp_path: Path) -> None:
+    done = in_process(tmp_path, "eval", str(tmp_path), "--data", "nonsense", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
 
 
-def test_out_may_not_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_out_must_not_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path / "file", "")
     assert str(file) in refusal(capsys, "train", *TINY, "--out", str(file))
 
 
-def test_what_was_not_foreseen_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("a mistake of ours")
+        raise RuntimeError("a defect")
 
     monkeypatch.setattr(SceneSource, "__init__", fail)
-    with pytest.raises(RuntimeError, match="a mistake of ours"):
+    with pytest.raises(RuntimeError, match="a defect"):
         run(["train", *TINY, "--out", "nowhere"])
 
 
-def test_a_traceback_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mch_traceback_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCH_TRACEBACK", "1")
     with pytest.raises(ValueError, match="nonsense"):
         run(["methods", "nonsense"])

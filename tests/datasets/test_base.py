@@ -1,4 +1,4 @@
-"""What a data set is: its parts fit together, and no query is in its database."""
+"""Data sets: consistent parts, no query in the database, and the specs that open them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from mchindex.images import digest
 
 
 def small(tmp_path: Path, **changes: Any) -> Dataset:
-    """Five images: 0 and 3 queries, 1, 2 and 4 the database, 2 and 4 training."""
+    """Five images: 0 and 3 are queries, 1, 2 and 4 the database, 2 and 4 for training."""
     names = [f"{i}.jpg" for i in range(5)]
     write_pictures(tmp_path, names)
     parts: dict[str, Any] = {
@@ -30,7 +30,7 @@ def small(tmp_path: Path, **changes: Any) -> Dataset:
     return Dataset(**{**parts, **changes})
 
 
-def test_files_by_number(tmp_path: Path) -> None:
+def test_images_are_read_from_files(tmp_path: Path) -> None:
     dataset = small(tmp_path)
     assert len(dataset) == len(dataset.images) == 5
     assert dataset.images.name(3) == "3.jpg"
@@ -53,34 +53,36 @@ SPLITS = {"query": [0, 3], "train": [2, 4], "database": [1, 2, 4]}
         ({"labels": np.zeros((4, 3), bool)}, r"labels.*\(5, 3\).*\(4, 3\)"),
         ({"labels": np.zeros((5, 3))}, "bool.*float64"),
         ({"classes": (), "labels": np.zeros((5, 0), bool)}, "at least one class"),
-        ({"classes": ("cat", "cat", "eel")}, "class name occurs twice"),
+        ({"classes": ("cat", "cat", "eel")}, "class names must be unique"),
         ({"splits": {"query": [0], "database": [1]}}, "query, train, database"),
         ({"splits": {**SPLITS, "test": [0]}}, "query, train, database"),
-        ({"splits": {**SPLITS, "query": []}}, "no image is in the query split"),
-        ({"splits": {**SPLITS, "database": [], "train": []}}, "no image is in the database split"),
+        ({"splits": {**SPLITS, "query": []}}, "the query split is empty"),
+        ({"splits": {**SPLITS, "database": [], "train": []}}, "the database split is empty"),
         ({"splits": {**SPLITS, "query": [0, 5]}}, "query split.*0 to 5.*0 to 4"),
         ({"splits": {**SPLITS, "query": [-1]}}, "query split"),
-        ({"splits": {**SPLITS, "query": [3, 0]}}, "query split is not ascending"),
-        ({"splits": {**SPLITS, "query": [0, 0]}}, "query split is not ascending"),
+        ({"splits": {**SPLITS, "query": [3, 0]}}, "query split must be ascending"),
+        ({"splits": {**SPLITS, "query": [0, 0]}}, "query split must be ascending"),
         ({"splits": {**SPLITS, "query": [0.0]}}, "query split.*float64"),
         ({"splits": {**SPLITS, "query": [[0]]}}, "query split"),
-        ({"splits": {**SPLITS, "query": [0, 1]}}, r"1 images are queries and.*1\.jpg"),
+        ({"splits": {**SPLITS, "query": [0, 1]}}, r"1 images are both queries and.*1\.jpg"),
         ({"splits": {**SPLITS, "train": [3]}}, r"1 training images are not in.*3\.jpg"),
     ],
 )
-def test_parts_that_do_not_fit(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_inconsistent_parts_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(DatasetError, match=message):
         small(tmp_path, **changes)
 
 
-def test_no_training_images_and_a_class_without_images_are_fine(tmp_path: Path) -> None:
+def test_training_split_and_classes_may_be_empty(tmp_path: Path) -> None:
     dataset = small(tmp_path, splits={**SPLITS, "train": []})
     assert dataset.splits["train"].tolist() == []
     assert dataset.splits["train"].dtype == np.int64
     assert not dataset.labels[:, 2].any()
 
 
-def test_the_arrays_are_read_only_copies(tmp_path: Path) -> None:
+def test_arrays_are_read_only_copies(tmp_path: Path) -> None:
     labels = np.ones((5, 3), bool)
     dataset = small(tmp_path, labels=labels)
     labels[:] = False
@@ -91,19 +93,19 @@ def test_the_arrays_are_read_only_copies(tmp_path: Path) -> None:
         dataset.splits["query"][0] = 1
 
 
-def test_leakage_by_content(tmp_path: Path) -> None:
+def test_leaks_are_found_by_content(tmp_path: Path) -> None:
     dataset = small(tmp_path)
     dataset.check_leakage()
     (tmp_path / "4.jpg").write_bytes((tmp_path / "3.jpg").read_bytes())
     assert dataset.leaks() == [(3, 4)]
     with pytest.raises(DatasetError, match=r"1 database images.*4\.jpg.*the query 3\.jpg"):
         dataset.check_leakage()
-    mended = dataset.without([d for _, d in dataset.leaks()], "also a query")
-    mended.check_leakage()
-    assert mended.skipped == {"no label": 2, "also a query": 1}
+    repaired = dataset.without([d for _, d in dataset.leaks()], "also a query")
+    repaired.check_leakage()
+    assert repaired.skipped == {"no label": 2, "also a query": 1}
 
 
-def test_without(tmp_path: Path) -> None:
+def test_without_renumbers_the_other_images(tmp_path: Path) -> None:
     dataset = small(tmp_path).without(iter([2, 0, 2]), "broken")
     assert [dataset.images.name(i) for i in range(len(dataset))] == ["1.jpg", "3.jpg", "4.jpg"]
     assert dataset.images.key(1) == digest(tmp_path / "3.jpg")
@@ -116,12 +118,12 @@ def test_without(tmp_path: Path) -> None:
     assert again.skipped == {"no label": 2, "broken": 3}
 
 
-def test_without_nothing_and_without_too_much(tmp_path: Path) -> None:
+def test_without_no_images_and_without_too_many(tmp_path: Path) -> None:
     dataset = small(tmp_path)
     assert dataset.without([], "broken") is dataset
     with pytest.raises(DatasetError, match="3 to 5"):
         dataset.without([3, 5], "broken")
-    with pytest.raises(DatasetError, match="no image is in the query split"):
+    with pytest.raises(DatasetError, match="the query split is empty"):
         dataset.without([0, 3], "broken")
 
 
@@ -150,14 +152,14 @@ def as_lists(splits: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("spec", ["", "nowhere", "cocoa:/x", "https://example.org/x"])
-def test_an_unknown_spec_lists_what_is_possible(spec: str) -> None:
+def test_an_unknown_spec_lists_the_kinds(spec: str) -> None:
     with pytest.raises(DatasetError) as caught:
         open_dataset(spec)
     for kind in ("folder:", "coco:", "nuswide:", "mirflickr:", "lists:", "scenes:", "labels.csv"):
         assert kind in str(caught.value)
 
 
-def test_a_folder_without_a_table(tmp_path: Path) -> None:
+def test_a_folder_without_labels_is_named_as_such(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"a folder without labels\.csv"):
         open_dataset(tmp_path)
 
@@ -165,9 +167,9 @@ def test_a_folder_without_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("coco:nowhere", "no folder 'nowhere'"),
-        ("coco:.", "not a COCO tree"),
-        ("mirflickr:.", "not a MIRFLICKR tree"),
+        ("coco:nowhere", "'nowhere' is not a folder"),
+        ("coco:.", "not a COCO folder"),
+        ("mirflickr:.", "not a MIRFLICKR folder"),
         ("nuswide:.", r"Imagelist\.txt is missing"),
         ("lists:.", r"test\.txt is missing"),
         ("coco:.?size=3", "no option size; its options: queries, train"),
@@ -178,7 +180,7 @@ def test_a_folder_without_a_table(tmp_path: Path) -> None:
         ("scenes:20?queries=5&train=16", "16 training images.*20 usable"),
     ],
 )
-def test_wrong_specs(
+def test_bad_specs_are_refused(
     spec: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -198,7 +200,7 @@ def test_options_in_the_spec_and_as_keywords() -> None:
         open_dataset("scenes:20", colour=3)
 
 
-def test_a_folder_whose_name_looks_like_options(tmp_path: Path) -> None:
+def test_a_folder_name_may_look_like_options(tmp_path: Path) -> None:
     root = tmp_path / "what?a=b"
     write_pictures(root / "images", ["a.jpg", "b.jpg"])
     write(root / "labels.csv", "file,split,labels\na.jpg,query,x\nb.jpg,database,x\n")

@@ -1,4 +1,4 @@
-"""A folder with images and a labels.csv."""
+"""The folder layout: images/ and labels.csv."""
 
 from pathlib import Path
 
@@ -38,23 +38,23 @@ def assert_is_table(dataset: Dataset) -> None:
     assert dataset.images.image(1).size == (8, 6)
 
 
-def test_as_written(tmp_path: Path) -> None:
+def test_a_plain_table(tmp_path: Path) -> None:
     dataset = folder(tmp_path, TABLE)
     assert_is_table(dataset)
     assert dataset.name == tmp_path.name
     dataset.check_leakage()
 
 
-def test_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
+def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     assert_is_table(folder(tmp_path, TABLE.replace("\n", "\r\n"), "utf-8-sig"))
 
 
-def test_columns_in_another_order_spaces_and_empty_lines(tmp_path: Path) -> None:
+def test_column_order_spaces_and_empty_lines_do_not_matter(tmp_path: Path) -> None:
     table = "labels, file ,split\n\n dog | cat ,./a.jpg, query\ndog,sub//b.jpg,train\n\n"
     assert_is_table(folder(tmp_path, table + "eel|,c.jpg,database"))
 
 
-def test_names_with_spaces_commas_and_any_letters(tmp_path: Path) -> None:
+def test_names_may_have_spaces_commas_and_any_letters(tmp_path: Path) -> None:
     names = ["my cat.jpg", "ä 図/ç.jpg", 'a, "b".jpg']
     write_pictures(tmp_path / "images", names)
     table = (
@@ -68,21 +68,21 @@ def test_names_with_spaces_commas_and_any_letters(tmp_path: Path) -> None:
     dataset.check_leakage()
 
 
-def test_a_list_of_classes_fixes_their_order(tmp_path: Path) -> None:
+def test_classes_txt_fixes_the_classes_and_their_order(tmp_path: Path) -> None:
     write(tmp_path / "classes.txt", "\ufeffeel\r\nunicorn\r\ndog\r\ncat\r\n")
     dataset = folder(tmp_path, TABLE)
-    assert dataset.classes == ("eel", "unicorn", "dog", "cat")  # no image of a unicorn: fine
+    assert dataset.classes == ("eel", "unicorn", "dog", "cat")  # there is no image of a unicorn
     assert dataset.labels.sum(0).tolist() == [1, 0, 2, 1]
 
 
-def test_a_class_that_the_list_lacks(tmp_path: Path) -> None:
+def test_a_class_missing_from_classes_txt(tmp_path: Path) -> None:
     write(tmp_path / "classes.txt", "eel\ndog\n")
     with pytest.raises(DatasetError, match=r"labels\.csv, line 2: class 'cat'.*classes\.txt"):
         folder(tmp_path, TABLE)
 
 
 @pytest.mark.parametrize("text", ["eel\ndog\neel\n", "eel\n\ndog\n", "", "\n"])
-def test_bad_lists_of_classes(text: str, tmp_path: Path) -> None:
+def test_bad_classes_txt(text: str, tmp_path: Path) -> None:
     write(tmp_path / "classes.txt", text)
     with pytest.raises(DatasetError, match=r"classes\.txt"):
         folder(tmp_path, TABLE)
@@ -96,19 +96,19 @@ def test_bad_lists_of_classes(text: str, tmp_path: Path) -> None:
         ("file,splits,labels\na.jpg,query,dog\n", "line 1: expected a header.*file,splits,labels"),
         ("file,split,labels\n", "no rows"),
         (TABLE + "d.jpg,query\n", r"line 5: expected 3 columns \(file, split, labels\), not 2"),
-        (TABLE + "d, e.jpg,query,dog\n", "line 5: expected 3 columns.*not 4.*quotes"),
-        (TABLE + "d.jpg,test,dog\n", "line 5: split 'test' is none of query, train, database"),
+        (TABLE + "d, e.jpg,query,dog\n", "line 5: expected 3 columns.*not 4.*quote names"),
+        (TABLE + "d.jpg,test,dog\n", "line 5: split 'test' is not one of query, train, database"),
         (TABLE + "d.jpg,,dog\n", "line 5: expected a split"),
         ("file,split,labels\na.jpg,,dog\nc.jpg,query,dog\n", "line 3: expected no split"),
-        (TABLE + ",query,dog\n", "line 5: the file is empty"),
-        (TABLE + "./a.jpg,query,dog\n", r"line 5: 'a\.jpg' stands in line 2"),
+        (TABLE + ",query,dog\n", "line 5: the file name is empty"),
+        (TABLE + "./a.jpg,query,dog\n", r"line 5: 'a\.jpg' is already in line 2"),
         (TABLE + '"d.jpg"x,query,dog\n', "line 5: "),
         (TABLE + '"d.jpg,query,dog\n', "line 5: "),
         ("file,split,labels\na.jpg,query,\n", "none of the 1 images listed has a label"),
-        (TABLE.replace("query", "train"), "no image is in the query split"),
+        (TABLE.replace("query", "train"), "the query split is empty"),
     ],
 )
-def test_bad_tables(table: str, message: str, tmp_path: Path) -> None:
+def test_bad_tables_are_refused(table: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=message):
         folder(tmp_path, table)
 
@@ -151,7 +151,7 @@ def test_a_broken_image_can_be_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", ["file,labels", "file,split,labels"])
-def test_without_splits_one_is_drawn(header: str, tmp_path: Path) -> None:
+def test_without_splits_images_are_split_at_random(header: str, tmp_path: Path) -> None:
     names = [f"{i:02d}.jpg" for i in range(40)]
     for name in names:
         write(tmp_path / "images" / name, "not opened")

@@ -1,4 +1,4 @@
-"""Drawn pictures: the same from the same numbers, with the objects that their labels say."""
+"""Synthetic pictures: reproducible, and showing what their labels say."""
 
 import time
 
@@ -10,7 +10,7 @@ from mchindex.datasets.scenes import CLASSES, SceneSource, scenes
 from mchindex.errors import DatasetError
 
 
-def test_a_picture_depends_on_seed_number_and_size_only() -> None:
+def test_a_picture_depends_only_on_seed_number_and_size() -> None:
     small, large = SceneSource(3, seed=4), SceneSource(3000, seed=4)
     for i in (2, 0):
         np.testing.assert_array_equal(small.image(i), large.image(i))
@@ -23,7 +23,7 @@ def test_a_picture_depends_on_seed_number_and_size_only() -> None:
     assert (np.asarray(small.image(0)) != np.asarray(others[0].image(0))).any()
 
 
-def test_the_size_changes_the_resolution_and_not_the_scene() -> None:
+def test_the_size_changes_only_the_resolution() -> None:
     small, large = SceneSource(20, size=64), SceneSource(20, size=128)
     for i in range(20):
         assert small.image(i).size == (64, 64)
@@ -42,7 +42,7 @@ def test_labels_are_the_classes_of_the_boxes() -> None:
         assert sorted(c for c, _ in source.boxes(i)) == np.flatnonzero(dataset.labels[i]).tolist()
 
 
-def test_most_pictures_hold_two_or_three_classes_and_each_class_is_common() -> None:
+def test_most_pictures_have_two_or_three_classes_and_no_class_is_rare() -> None:
     labels = scenes(1500).labels
     share = np.bincount(labels.sum(1), minlength=5) / len(labels)
     assert share[0] == 0
@@ -51,7 +51,7 @@ def test_most_pictures_hold_two_or_three_classes_and_each_class_is_common() -> N
     assert labels.mean(0).min() > 0.1
 
 
-def test_objects_are_of_a_third_to_half_the_side_and_can_be_seen() -> None:
+def test_objects_have_the_right_size_and_are_visible() -> None:
     source = SceneSource(100, size=64)
     for i in range(100):
         picture = np.asarray(source.image(i), float)
@@ -64,7 +64,7 @@ def test_objects_are_of_a_third_to_half_the_side_and_can_be_seen() -> None:
             assert far.mean() > 0.1
 
 
-def test_splits() -> None:
+def test_default_splits() -> None:
     dataset = open_dataset("scenes:200?size=16", seed=2)
     assert {s: len(r) for s, r in dataset.splits.items()} == {
         "query": 20,
@@ -82,13 +82,13 @@ def test_splits() -> None:
 
 
 @pytest.mark.parametrize(("n", "seed", "size"), [(0, 0, 64), (-1, 0, 64), (1, -1, 64), (1, 0, 8)])
-def test_numbers_out_of_range(n: int, seed: int, size: int) -> None:
+def test_arguments_out_of_range(n: int, seed: int, size: int) -> None:
     with pytest.raises(DatasetError, match=f"n={n}, seed={seed}, size={size}"):
         SceneSource(n, seed, size)
 
 
 @pytest.mark.parametrize("i", [-1, 3])
-def test_pictures_beyond_the_last(i: int) -> None:
+def test_numbers_out_of_range(i: int) -> None:
     source = SceneSource(3)
     for ask in (source.image, source.key, source.name, source.boxes, source.classes):
         with pytest.raises(IndexError, match="0 to 2"):

@@ -1,4 +1,4 @@
-"""Every figure against a slow one in another form, and the searches against the table itself."""
+"""Every figure against a slow computation of another form, and the curves against BucketTable."""
 
 import json
 from collections.abc import Callable
@@ -77,10 +77,9 @@ def case(
     codes_per_image: float = 2.0,
     flips: float = 2.0,
 ) -> Case:
-    """Clustered codes in shuffled rows, with ties, equal codes and equal rows; labels at random.
+    """Clustered codes in shuffled rows, with ties, equal codes and equal rows; random labels.
 
-    The last class is held by query 0 only, so query 0, which has no other, is without a relevant
-    image.
+    Only query 0 has the last class, and it has no other class: it has no relevant image.
     """
     rng = np.random.default_rng(seed)
     centres = rng.integers(0, 256, (3, bits // 8), np.uint8)
@@ -89,7 +88,7 @@ def case(
     labels = rng.random((n + queries, classes)) < 0.3
     labels[:, -1] = False
     labels[n] = np.arange(classes) == classes - 1
-    labels[n + 1, 0] = labels[0, 0] = True  # one query at least is counted
+    labels[n + 1, 0] = labels[0, 0] = True  # at least one query is counted
     codes = Codes(near(centres, m, flips, rng), images, np.bincount(images))
     return Case(near(centres, queries, flips, rng), codes, labels[n:], labels[:n])
 
@@ -106,7 +105,7 @@ cases = st.builds(
 )
 
 
-# The slow figures, in Python.
+# The slow figures, in plain Python.
 
 
 def slow_distances(c: Case, query: int) -> list[int]:
@@ -128,13 +127,13 @@ def slow_ap(order: list[int], relevant: set[int], k: int | None = None) -> Fract
 
 
 def slow_tie_aware(distances: list[int], relevant: set[int]) -> Fraction:
-    """The expectation place by place, over the number of relevant images before each place."""
+    """The expectation at each place, over the number of relevant images before it."""
     total, before, hits = Fraction(0), 0, 0
     for distance in sorted(set(distances)):
         tied = [i for i, d in enumerate(distances) if d == distance]
         h, g = len(relevant & set(tied)), len(tied)
         for place in range(g):
-            # j of the `place` images before it in the tie are relevant, and so is this one
+            # j of the `place` images before it in the tie are relevant, and so is this one.
             for j in range(h):
                 ways = comb(place, j) * comb(g - 1 - place, h - 1 - j)
                 total += Fraction(ways, comb(g, h)) * Fraction(hits + j + 1, before + place + 1)
@@ -154,7 +153,7 @@ def mean(values: Any) -> float:
     return float(np.mean(list(values)))
 
 
-Search = Callable[..., Any]  # of a table: its answer has `ids` and `buckets`
+Search = Callable[..., Any]  # like BucketTable.search: the result has `ids` and `buckets`
 
 
 def search_of(c: Case, oracle: bool) -> Search:
@@ -251,13 +250,13 @@ def assert_curves(
 @pytest.mark.parametrize(
     ("bits", "alike"), [(bits, 0) for bits in WIDTHS] + [(72, 8), (192, 8), (256, 8), (256, 20)]
 )
-def test_curves_by_the_oracle(bits: int, alike: int) -> None:
-    """Ranks in Python's big integers, which do not end at 2^63 - 1 before they are compared.
+def test_curves_match_the_oracle(bits: int, alike: int) -> None:
+    """The oracle ranks in Python's integers, which are not capped before they are compared.
 
-    Where the first bytes are alike, so many, the later words of a mask decide.
+    The first `alike` bytes of all codes are equal, so the later words of a mask decide.
     """
     c = case(bits, n=40, queries=5, seed=bits, flips=bits / 4)
-    c.queries[-1] = ~c.queries[-2]  # as far as can be from many codes
+    c.queries[-1] = ~c.queries[-2]  # as far as possible from many codes
     c.database.codes[:, :alike] = c.queries[:, :alike] = 0x5A
     result = evaluate(*c)
     budgets = [round(b) for b, _ in result.f1_buckets]
@@ -266,7 +265,7 @@ def test_curves_by_the_oracle(bits: int, alike: int) -> None:
 
 @settings(max_examples=60)
 @given(cases, st.data())
-def test_curves_by_the_table(c: Case, data: st.DataObject) -> None:
+def test_curves_match_the_table(c: Case, data: st.DataObject) -> None:
     most = min(2**c.bits, INT64_MAX)
     drawn = data.draw(st.lists(st.integers(1, most), max_size=3), label="budgets")
     budgets = sorted({1, 2, c.bits + 1, most, *drawn})
@@ -277,7 +276,7 @@ def test_curves_by_the_table(c: Case, data: st.DataObject) -> None:
 
 @settings(max_examples=40)
 @given(cases, st.integers(0, 8))
-def test_radius_by_the_table(c: Case, radius: int) -> None:
+def test_figures_at_a_radius_match_the_table(c: Case, radius: int) -> None:
     found = c.table().within(c.queries, radius)
     sets = [set(found.ids[a:b].tolist()) for a, b in zip(found.lims, found.lims[1:], strict=False)]
     counted = c.counted()
@@ -301,7 +300,7 @@ def test_radius_by_the_table(c: Case, radius: int) -> None:
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=4), min_size=1, max_size=3))
 def test_tie_aware_is_the_mean_over_all_orders(ties: list[list[bool]]) -> None:
-    """Each inner list is the relevance of the images at one distance."""
+    """Each inner list has the relevance of the images at one distance."""
     flat = list(chain(*ties))
     relevant = {i for i, alike in enumerate(flat) if alike}
     if not relevant:
@@ -320,7 +319,7 @@ def test_tie_aware_is_the_mean_over_all_orders(ties: list[list[bool]]) -> None:
     assert slow_tie_aware(distances, relevant) == want
 
 
-def test_tie_aware_keeps_its_digits_in_a_large_database() -> None:
+def test_tie_aware_is_accurate_in_a_large_database() -> None:
     images, relevant = np.array([70_000, 1, 49_998, 1]), np.array([30_000, 1, 11, 1])
     exact, t, r = 0.0, 0, 0
     for g, h in zip(images.tolist(), relevant.tolist(), strict=True):
@@ -333,8 +332,8 @@ def test_tie_aware_keeps_its_digits_in_a_large_database() -> None:
 
 @settings(max_examples=30)
 @given(cases)
-def test_an_order_of_ties_is_between_the_best_and_the_worst(c: Case) -> None:
-    """Database order is one of the orders that the tie-aware figure is the mean of."""
+def test_ap_is_between_the_best_and_the_worst_order_of_ties(c: Case) -> None:
+    """Database order is one of the orders over which the tie-aware figure is the mean."""
     result = evaluate(*c, threads=1)
     for q in c.counted():
         relevant, distances = c.relevant(q), slow_distances(c, q)
@@ -346,7 +345,7 @@ def test_an_order_of_ties_is_between_the_best_and_the_worst(c: Case) -> None:
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
-def test_one_code_an_image_is_hamming_ranking(bits: int) -> None:
+def test_one_code_per_image_is_hamming_ranking(bits: int) -> None:
     c = case(bits, n=300, queries=12, seed=bits, codes_per_image=1.0)
     codes = np.empty((c.n, bits // 8), np.uint8)
     codes[c.database.images] = c.database.codes
@@ -360,14 +359,14 @@ def test_one_code_an_image_is_hamming_ranking(bits: int) -> None:
         assert result.per_query["ap"][q] == pytest.approx(float(want), rel=1e-12)
     assert result.anhc == result.anhc_raw == 1
     for row in at_radius(*c, [0, 1, 3]):
-        # FAISS's radius is exclusive.
+        # The radius of FAISS is exclusive.
         lims, _, _ = index.range_search(c.queries[c.counted()], row["radius"] + 1)
         assert row["empty"] == pytest.approx(float((np.diff(lims.astype(int)) == 0).mean()))
 
 
 @settings(max_examples=30)
 @given(cases)
-def test_more_buckets_find_no_less(c: Case) -> None:
+def test_more_buckets_never_find_less(c: Case) -> None:
     rows = at_radius(*c, range(c.bits + 1), threads=1)
     recalls = [row["r"] for row in rows]
     empties = [row["empty"] for row in rows]
@@ -376,7 +375,7 @@ def test_more_buckets_find_no_less(c: Case) -> None:
     assert empties == sorted(empties, reverse=True)
     assert all(row["p"] <= (row["p_nonempty"] or 0) + 1e-12 for row in rows)
 
-    # Where every image is relevant precision is 1, so F1 grows with recall and ends at 1.
+    # If every image is relevant, precision is 1, so F1 grows with recall and ends at 1.
     everything = c._replace(
         labels=np.ones_like(c.labels), query_labels=np.ones_like(c.query_labels)
     )
@@ -393,8 +392,8 @@ def test_more_buckets_find_no_less(c: Case) -> None:
 
 @settings(max_examples=30)
 @given(cases, st.randoms(use_true_random=False))
-def test_rows_count_as_a_set(c: Case, random: Any) -> None:
-    """Neither the order of the codes nor an equal code twice changes a figure, but `anhc_raw`."""
+def test_order_and_duplicates_of_codes_do_not_matter(c: Case, random: Any) -> None:
+    """Neither the order of the codes nor a repeated code changes a figure."""
     rows = list(range(len(c.database.codes)))
     rows += random.choices(rows, k=5)
     random.shuffle(rows)
@@ -402,7 +401,7 @@ def test_rows_count_as_a_set(c: Case, random: Any) -> None:
     assert evaluate(*c, threads=1).to_json() == evaluate(*c._replace(database=again)).to_json()
 
 
-def test_threads_change_nothing() -> None:
+def test_the_number_of_threads_changes_nothing() -> None:
     c = case(64, n=500, queries=50, seed=1)
     one = evaluate(*c, threads=1, at=AT)
     for threads in (0, 2, 5):
@@ -413,9 +412,10 @@ def test_threads_change_nothing() -> None:
 
 
 def by_hand() -> Evaluation:
-    """Query 0000 0000 of class a; the images stand at distances 0 b, 1 a, 1 b, 0 a (by its 2nd
-    code), 8 a: bucket 1 holds images 0 and 3, bucket 2 image 1, bucket 9 image 2, bucket 256 image 4.
-    """  # noqa: E501
+    """The query is 0000 0000, with class a. Five images, by distance and class: 0 b, 1 a, 1 b,
+    0 a (by its second code), 8 a. Bucket 1 contains images 0 and 3, bucket 2 image 1, bucket 9
+    image 2, and bucket 256 image 4.
+    """
     codes = [0, 0b1000_0000, 0b0000_0001, 0b1111_1110, 0, 0, 0b1111_1111]
     images = [0, 1, 2, 3, 3, 3, 4]
     labels = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [1, 0]], bool)
@@ -429,9 +429,9 @@ def by_hand() -> Evaluation:
 
 def test_by_hand() -> None:
     result = by_hand()
-    # The ranking is 0, 3, 1, 2, 4: the relevant ones stand at places 2, 3, 5.
+    # The ranking is 0, 3, 1, 2, 4: the relevant images have ranks 2, 3 and 5.
     assert result.map == pytest.approx((1 / 2 + 2 / 3 + 3 / 5) / 3)
-    # Four orders: places {1 or 2}, {3 or 4}, 5.
+    # Four orders: ranks {1 or 2}, {3 or 4}, 5.
     assert result.map_tie_aware == pytest.approx(
         ((1 + 1 / 2) / 2 + (2 / 3 + 2 / 4) / 2 + 3 / 5) / 3
     )
@@ -445,7 +445,7 @@ def test_by_hand() -> None:
     assert result.f1_buckets == [
         [b, pytest.approx(v)] for b, v in zip(default_budgets(8), f1, strict=True)
     ]
-    # Image 0 comes first in bucket 1, and is not relevant; a sixth image is sought everywhere.
+    # Image 0 comes first in bucket 1 and is not relevant; a sixth image is sought in all buckets.
     assert result.f1_buckets_by_k == [
         [1, 0, 1], [1, own, 2], [2, two, 3], [9, three, 4], [256, all_, 5], [256, all_, 6]
     ]  # fmt: skip
@@ -454,16 +454,16 @@ def test_by_hand() -> None:
     }
 
 
-def test_json_is_plain() -> None:
+def test_to_json_has_plain_values() -> None:
     result = by_hand()
     out = result.to_json()
     assert json.loads(json.dumps(out)) == out
     assert out["map_at"].keys() == {"1", "2", "3"}
     assert "per_query" not in out
-    assert out["conventions"]["map_at"] == "divided by min(k, relevant there are)"
+    assert out["conventions"]["map_at"] == "divided by min(k, number of relevant images)"
 
 
-def test_nothing_found() -> None:
+def test_queries_that_find_nothing() -> None:
     c = case(64, n=30, queries=4, seed=3)
     far = c._replace(queries=np.random.default_rng(0).integers(0, 256, (4, 8), np.uint8))
     result = evaluate(*far, budgets=[1, 2])
@@ -471,8 +471,8 @@ def test_nothing_found() -> None:
     assert result.f1_buckets == [[1, 0], [2, 0]]
 
 
-def test_default_curve_stops_when_all_is_found() -> None:
-    """Every code is the query's own: one bucket is enough, but 1000 are always drawn."""
+def test_default_curve_stops_when_everything_is_found() -> None:
+    """Every code equals the query: one bucket is enough, but the curve always extends to 1000."""
     labels = np.ones((4, 1), bool)
     database = Codes(np.zeros((4, 8), np.uint8), np.arange(4))
     one = evaluate(np.zeros((1, 8), np.uint8), database, labels[:1], labels)
@@ -484,12 +484,12 @@ def test_default_curve_stops_when_all_is_found() -> None:
     assert last[-1][0] > bucket_ranks(further.codes[3:])[0] > last[-2][0]
 
 
-def test_no_curve_is_asked_for() -> None:
+def test_curves_may_be_left_out() -> None:
     result = evaluate(*case(16, n=10, queries=3, seed=0), ks=(), budgets=())
     assert (result.f1_buckets, result.f1_buckets_by_k, result.map_at) == ([], [], {})
 
 
-def test_last_bucket_is_the_rank_turned_round() -> None:
+def test_last_bucket_inverts_the_rank() -> None:
     for bits in (8, 16, 24, 64, 72, 256):
         most = min(2**bits, INT64_MAX - 1)
         every = range(1, 257) if bits == 8 else [b for b in default_budgets(bits) if b <= most]
@@ -522,16 +522,16 @@ def test_default_ks(n: int) -> None:
         (lambda c: {"queries": c.queries.astype(np.int64)}, "uint8 array, not int64"),
         (lambda c: {"queries": c.queries.tolist()}, "uint8 array, not list"),
         (lambda c: {"queries": c.queries[0]}, r"queries must have the shape .* not \(2,\)"),
-        (lambda c: {"queries": c.queries[:0]}, "no queries"),
+        (lambda c: {"queries": c.queries[:0]}, "queries is empty"),
         (lambda c: {"queries": np.tile(c.queries, 17)}, "1 to 32 bytes"),
-        (lambda c: {"queries": c.queries[:, :1]}, "8 bits and the database 16"),
+        (lambda c: {"queries": c.queries[:, :1]}, "8 bits and the database has 16"),
         (lambda c: {"query_labels": c.query_labels[1:]}, "each of the 4 queries, not 3"),
-        (lambda c: {"query_labels": c.query_labels[:, 1:]}, "4 classes and labels 5"),
+        (lambda c: {"query_labels": c.query_labels[:, 1:]}, "4 classes and labels has 5"),
         (lambda c: {"query_labels": c.query_labels.astype(int)}, "bool array, not int64"),
         (lambda c: {"labels": c.labels.astype(np.uint8)}, "bool array, not uint8"),
         (lambda c: {"labels": c.labels[:, 0]}, r"\(rows, classes\)"),
         (lambda c: {"labels": c.labels[:, :0]}, r"\(rows, classes\)"),
-        (lambda c: {"labels": c.labels[:-1]}, "image 9 is not one of the 9 that have labels"),
+        (lambda c: {"labels": c.labels[:-1]}, "image 9 is not one of the 9 images with labels"),
         (lambda c: {"labels": np.tile(c.labels, (2, 1))}, "10 of 20 images have no code.* 10"),
         (lambda c: {"labels": np.zeros_like(c.labels)}, "no query shares a label"),
         (lambda c: {"database": Codes(c.database.codes[:0], c.database.images[:0]),
@@ -544,7 +544,7 @@ def test_default_ks(n: int) -> None:
         (lambda c: {"database": replace(c.database, kept=np.zeros(10, int))}, "kept is 0"),
     ],
 )  # fmt: skip
-def test_bad_data(change: Callable[[Case], dict[str, Any]], message: str) -> None:
+def test_bad_arrays_are_refused(change: Callable[[Case], dict[str, Any]], message: str) -> None:
     c = case(16, n=10, queries=4, seed=0)
     assert evaluate(*c).images == 10
     bad = c._replace(**change(c))
@@ -557,28 +557,28 @@ def test_bad_data(change: Callable[[Case], dict[str, Any]], message: str) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"radius": -1}, "radius must lie between 0 and 16, not at -1"),
-        ({"radius": 17}, "radius must lie between 0 and 16"),
-        ({"radius": 0.5}, "radius must hold whole numbers, not 0.5"),
-        ({"at": [0]}, "at must lie between 1"),
-        ({"ks": [0, 1]}, "ks must lie between 1"),
-        ({"budgets": [2**63]}, "budgets must lie between 1 and 9223372036854775807"),
+        ({"radius": -1}, "radius: expected 0 to 16, not -1"),
+        ({"radius": 17}, "radius: expected 0 to 16, not 17"),
+        ({"radius": 0.5}, "radius: expected a whole number, not 0.5"),
+        ({"at": [0]}, "at: expected 1 to .*, not 0"),
+        ({"ks": [0, 1]}, "ks: expected 1 to .*, not 0"),
+        ({"budgets": [2**63]}, "budgets: expected 1 to 9223372036854775807"),
         ({"classes": ["a"]}, "5 different names"),
-        ({"classes": list("aabcd")}, "4 different of 5"),
+        ({"classes": list("aabcd")}, "got 5, of which 4 are different"),
         ({"threads": -1}, "threads"),
     ],
 )
-def test_bad_options(options: dict[str, Any], message: str) -> None:
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate(*case(16, n=10, queries=4, seed=0), **options)
 
 
-def test_bad_radii() -> None:
-    with pytest.raises(ValueError, match="radii must lie between 0 and 16, not at 17"):
+def test_bad_radii_are_refused() -> None:
+    with pytest.raises(ValueError, match="radii: expected 0 to 16, not 17"):
         at_radius(*case(16, n=10, queries=4, seed=0), [1, 17])
 
 
-def test_progress_and_its_refusal() -> None:
+def test_progress_is_reported_and_may_stop_the_run() -> None:
     c = case(16, n=20, queries=50, seed=0)
     seen: list[tuple[int, int | None]] = []
     evaluate(*c, progress=lambda step: seen.append((step.done, step.total)))
@@ -592,7 +592,7 @@ def test_progress_and_its_refusal() -> None:
         at_radius(*c, [0], progress=refuse)
 
 
-def test_nothing_given_is_changed() -> None:
+def test_arguments_are_not_changed() -> None:
     c = case(72, n=20, queries=5, seed=0)
     arrays: list[NDArray[Any]] = [
         c.queries,

@@ -1,8 +1,8 @@
-"""How well a set of codes retrieves: every figure of the paper in one pass over the queries.
+"""Retrieval quality of a set of codes: every figure of the paper in one pass over the queries.
 
-Relevant is an image that shares at least one label with the query. A query that has no relevant
-image in the database has no recall to speak of: it is left out of every mean and counted in
-`without_relevant`. Images of no class are relevant to nobody: leave them out of the database.
+An image is relevant to a query if they share at least one label. Recall is undefined for a query
+without a relevant image in the database: such queries are left out of every mean and counted in
+`without_relevant`. Images without labels are relevant to no query: leave them out of the database.
 """
 
 from __future__ import annotations
@@ -15,63 +15,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex.evaluation.checks import check_codes, check_labels, class_names, whole, wholes
+from mchindex.evaluation.code_words import to_words
 from mchindex.evaluation.curves import default_budgets, default_ks
 from mchindex.evaluation.database import Codes, Database
 from mchindex.evaluation.metrics import f1, precision
 from mchindex.evaluation.tally import Counts, Tally, for_each_block
-from mchindex.evaluation.words import to_words
 from mchindex.progress import Progress, silent
 
 Floats = NDArray[np.float64]
 
-ALWAYS = 1000  # the default curve reaches this budget even if fewer buckets find everything
+ALWAYS = 1000  # the default curve extends to this budget even if fewer buckets find everything
 
 CONVENTIONS = {
     "relevant": "shares at least one label with the query",
     "without_relevant": "queries without a relevant image are left out of every mean",
-    "distance": "the least over an image's distinct codes; every image ranks once",
+    "distance": "the smallest over an image's distinct codes; every image ranks once",
     "map": "over the whole ranking; ties in database order",
     "map_tie_aware": "mean over all orders of the images that tie in distance",
-    "map_at": "divided by min(k, relevant there are)",
-    "p0": "a query that finds nothing within the radius counts 0",
-    "f1_buckets": "mean F1 of all images in the first so many buckets, empty buckets counted",
-    "f1_buckets_by_k": "mean buckets and mean F1 at the K-th image; images of a bucket in "
-    "database order; counts of buckets end at 2^63 - 1",
+    "map_at": "divided by min(k, number of relevant images)",
+    "p0": "a query that finds nothing within the radius counts as 0",
+    "f1_buckets": "mean F1 of all images in the first buckets visited, empty buckets included",
+    "f1_buckets_by_k": "mean number of buckets and mean F1 at the K-th image; images of a bucket "
+    "in database order; bucket counts are capped at 2^63 - 1",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The answer of `evaluate`. Means are over the queries that have a relevant image."""
+    """The result of `evaluate`. Means are over the queries that have a relevant image."""
 
     bits: int
     radius: int  # of p0, r0, empty
-    queries: int  # all that were given
-    without_relevant: int  # of these, left out of the means
+    queries: int  # all queries given
+    without_relevant: int  # queries left out of the means
     images: int
-    codes: int  # distinct ones an image, summed over the images
+    codes: int  # distinct codes of each image, summed over the images
 
     map: float  # over the whole ranking; ties in database order
     map_tie_aware: float  # the mean over all orders of ties
-    map_at: dict[int, float]  # divided by min(k, relevant there are)
-    p0: float  # precision within the radius; a query that finds nothing counts 0
+    map_at: dict[int, float]  # by k; divided by min(k, number of relevant images)
+    p0: float  # precision within the radius; a query that finds nothing counts as 0
     p0_nonempty: float | None  # the same over the queries that find something; None if none does
     r0: float  # recall within the radius
     empty: float  # share of the queries that find nothing within the radius
-    anhc: float  # mean number of distinct codes an image
-    anhc_raw: float | None  # mean number kept, equal ones counted each; None if not given
-    f1_own: float  # of the images in the query's own bucket
+    anhc: float  # average number of hash codes: mean number of distinct codes per image
+    anhc_raw: float | None  # mean of `Codes.kept`, duplicates included; None if not given
+    f1_own: float  # F1 within the query's bucket (H=0)
 
-    f1_buckets: list[list[float]]  # [buckets, mean F1 of all images in the first so many]
-    f1_buckets_by_k: list[list[float]]  # [mean buckets, mean F1, K] of the first K images
-    per_class: dict[str, dict[str, float]]  # queries, map, p0, r0, f1_own of those that hold it
-    # ap, ap_tie_aware, p, r, f1_own: (queries,) each, NaN for a query that is left out
+    f1_buckets: list[list[float]]  # [number of buckets, mean F1 of all images in them]
+    f1_buckets_by_k: list[list[float]]  # [mean number of buckets, mean F1, K] of the first K images
+    per_class: dict[str, dict[str, float]]  # queries, map, p0, r0, f1_own of queries with the class
+    # ap, ap_tie_aware, p, r, f1_own: (queries,) each, NaN for queries that are left out
     per_query: dict[str, Floats] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Every figure as plain numbers, and the conventions they follow; not `per_query`."""
+        """Every figure except `per_query` as plain numbers, and the conventions they follow."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "per_query"}
-        out["map_at"] = {str(k): value for k, value in self.map_at.items()}  # JSON's keys are text
+        out["map_at"] = {str(k): value for k, value in self.map_at.items()}  # JSON keys are strings
         return out | {"conventions": dict(CONVENTIONS)}
 
 
@@ -89,14 +89,16 @@ def evaluate(
     threads: int = 0,
     progress: Progress = silent,
 ) -> Evaluation:
-    """Rank the database for every query and measure it.
+    """Ranks the database for every query and computes all figures.
 
-    `queries` (q, bits // 8) are whole-image codes, `query_labels` (q, classes) and `labels`
-    (n, classes) are bool. `radius` is that of p0, r0 and empty; `at` the k of map_at; `ks` the K of
-    f1_buckets_by_k (default: about 40, log-spaced, 1 to n); `budgets` the numbers of buckets of
-    f1_buckets (default: 1, 2, 5, 10, … until every query has found everything); `classes` the names
-    of the label columns (default: their numbers). `threads=0` takes every core; `progress(done,
-    queries)` is called from the calling thread.
+    `queries` (q, bits // 8) are whole-image codes; `query_labels` (q, classes) and `labels`
+    (n, classes) are bool. `radius` applies to p0, r0 and empty; `at` lists the k of map_at; `ks`
+    the K of f1_buckets_by_k (default: up to 40, log-spaced from 1 to n); `budgets` the numbers of
+    buckets of f1_buckets (default: 1, 2, 5, 10, … until every query has found everything);
+    `classes` names the columns of the labels (default: their numbers). `threads=0` uses all cores.
+    `progress` is called from the calling thread.
+
+    Raises ValueError if the arrays do not fit together or no query has a relevant image.
     """
     search, wanted = _prepare(queries, database, query_labels, labels)
     radius = whole(radius, "radius", 0, search.bits)
@@ -183,7 +185,7 @@ class AtRadius(TypedDict):
     """A row of `at_radius`: means over the queries that have a relevant image."""
 
     radius: int
-    p: float  # a query that finds nothing counts 0
+    p: float  # a query that finds nothing counts as 0
     p_nonempty: float | None  # over the queries that find something; None if none does
     r: float
     empty: float  # share of the queries that find nothing
@@ -200,7 +202,10 @@ def at_radius(
     threads: int = 0,
     progress: Progress = silent,
 ) -> list[AtRadius]:
-    """Precision, recall and F1 of all images within each radius, in the order of `radii`."""
+    """Precision, recall and F1 of all images within each radius, in the order of `radii`.
+
+    The other arguments and the errors are those of `evaluate`.
+    """
     search, wanted = _prepare(queries, database, query_labels, labels)
     reach = [whole(r, "radii", 0, search.bits) for r in radii]
     found, hits = np.zeros((2, len(queries), len(reach)), np.int64)
@@ -245,17 +250,17 @@ def _prepare(
 ) -> tuple[Database, NDArray[np.bool_]]:
     check_codes(queries, "queries")
     if len(queries) == 0:
-        raise ValueError("there are no queries: give at least one")
+        raise ValueError("queries is empty: give at least one query")
     wanted = check_labels(query_labels, len(queries), "query_labels")
     search = Database(database, labels)
     if 8 * queries.shape[1] != search.bits:
         raise ValueError(
-            f"the queries have {8 * queries.shape[1]} bits and the database {search.bits}: "
+            f"the queries have {8 * queries.shape[1]} bits and the database has {search.bits}: "
             "encode both with the same model"
         )
     if wanted.shape[1] != labels.shape[1]:
         raise ValueError(
-            f"query_labels have {wanted.shape[1]} classes and labels {labels.shape[1]}: "
+            f"query_labels has {wanted.shape[1]} classes and labels has {labels.shape[1]}: "
             "give both the same columns in the same order"
         )
     return search, wanted
@@ -265,7 +270,7 @@ def _counted(relevant: Counts) -> NDArray[np.bool_]:
     counted = relevant > 0
     if not counted.any():
         raise ValueError(
-            "no query shares a label with any image of the database, so there is nothing to "
-            "measure: check that both labels have the same classes in the same order"
+            "no query shares a label with an image of the database, so there is nothing to "
+            "evaluate: check that query_labels and labels have the same classes in the same order"
         )
     return counted

@@ -1,7 +1,7 @@
-"""Codes as 64-bit words, the most significant first, so that Algorithm 1's order is a comparison.
+"""Codes as 64-bit words, most significant first, so Algorithm 1's order becomes a comparison.
 
-Of the buckets at one distance, Algorithm 1 visits the larger XOR mask (as a big-endian number)
-first. A key is a mask with every bit turned: the smaller key is visited first.
+Among the buckets at the same distance, Algorithm 1 visits those with the larger XOR mask (read as a
+big-endian number) first. A key is a mask with all bits inverted: smaller keys are visited first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Distances = NDArray[np.unsignedinteger[Any]]  # (m,)
 
 
 def to_words(codes: NDArray[np.uint8]) -> Words:
-    """(m, bytes) packed codes as words; a code that does not fill its last word ends in zeros."""
+    """(m, bytes) packed codes as words; the last word is padded with zeros."""
     m, width = codes.shape
     padded = np.zeros((m, -(-width // 8) * 8), np.uint8)
     padded[:, :width] = codes
@@ -35,8 +35,9 @@ def number_to_words(number: int, bits: int) -> Words:
 
 
 def popcount(masks: Words) -> Distances:
+    """The number of ones in each column."""
     ones = np.bitwise_count(masks)
-    # Four words of ones are 256, one more than a uint8 holds.
+    # Four words may have 256 ones, which a uint8 cannot hold.
     total: Distances = ones.sum(0, dtype=np.uint8 if len(ones) < 4 else np.uint16)
     return total
 
