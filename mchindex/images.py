@@ -68,7 +68,7 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
     that was opened from a file and has not been loaded yet."""
     if least is not None:
         source = _file_of(source)
-    if hasattr(source, "detach"):
+    if hasattr(source, "detach") and hasattr(source, "ndim"):  # file objects have detach, too
         source = _of_tensor(source)
     if isinstance(source, np.ndarray):
         source = _of_array(source)

@@ -10,6 +10,7 @@ import typer
 
 from mchindex import __version__
 from mchindex.cli.add import add as add_command  # the name `add` is taken by its module
+from mchindex.cli.backup import backup as backup_command
 from mchindex.cli.demo import demo as demo_command
 from mchindex.cli.errors import exit_code
 from mchindex.cli.evaluate import evaluate as evaluate_command
@@ -65,6 +66,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
     "Upkeep": {
         "info": info_command,
         "verify": verify_command,
+        "backup": backup_command,
         "export": export_command,
         "import": import_command,
     },

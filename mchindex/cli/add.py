@@ -1,12 +1,11 @@
-"""`mch add`: images into an index."""
+"""`mch add`: add images to an index."""
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ import typer
 
 from mchindex.cli import show
 from mchindex.cli.errors import FINE, INCOMPLETE, StoppedError, say
+from mchindex.cli.metadata import MetadataByPath
 from mchindex.cli.options import (
     DATA,
     INDEX,
@@ -27,8 +27,6 @@ from mchindex.cli.options import (
     Quiet,
     Threads,
     Wait,
-    pairs,
-    scalar,
     use_threads,
 )
 from mchindex.progress import per_second, seconds
@@ -37,14 +35,14 @@ if TYPE_CHECKING:
     from mchindex.index.adding import Added
     from mchindex.models import MCHModel
 
-SHOWN = 20  # failed images named without --verbose
-SAMPLE = 300  # images by which --codes is settled
+SHOWN = 20  # failed images listed without --verbose
+SAMPLE = 300  # images by which --codes is set
 
 
 def add(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="Images, folders of them, or 'patterns/**/*.jpg'."),
+        typer.Argument(metavar="PATH...", help="Images, folders, or 'patterns/**/*.jpg'."),
     ],
     index: Index = INDEX_PATH,
     model: IndexModel = None,
@@ -53,7 +51,7 @@ def add(
         typer.Option(
             "--metadata",
             metavar="KEY=VALUE",
-            help="Metadata of all these images; may be repeated. Numbers, true and false are "
+            help="Metadata for all these images; may be repeated. Numbers, true and false are "
             "stored as such.",
             show_default=False,
             rich_help_panel=DATA,
@@ -63,8 +61,8 @@ def add(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Metadata of each image: .csv with a column file, or .jsonl with a key file; "
-            "names are absolute or relative to FILE's folder.",
+            help="Metadata for each image: a .csv with a column named file, or a .jsonl with a key "
+            "named file. File names are absolute or relative to FILE's folder.",
             show_default=False,
             rich_help_panel=DATA,
         ),
@@ -74,9 +72,9 @@ def add(
         typer.Option(
             "--codes",
             metavar="MEAN",
-            help="How many codes an image of a new index has on average, such as 1.5; settled by "
-            "some of these images.",
-            show_default="whatever the model keeps",
+            help="Average number of codes per image in a new index, such as 1.5. It is set by a "
+            "sample of these images.",
+            show_default="as the model decides",
             rich_help_panel=INDEX,
         ),
     ] = None,
@@ -84,27 +82,27 @@ def add(
         bool,
         typer.Option(
             "--prune",
-            help="Remove images of these folders whose files are gone.",
+            help="Remove images in these folders whose files no longer exist.",
             rich_help_panel=INDEX,
         ),
     ] = False,
     wait: Wait = 0.0,
     batch: Annotated[
-        int, typer.Option(min=1, help="Images committed at a time.", rich_help_panel=MACHINE)
+        int, typer.Option(min=1, help="Number of images per commit.", rich_help_panel=MACHINE)
     ] = 256,
     device: Device = "auto",
     threads: Threads = None,
     as_json: AsJson = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Name every failed image.", rich_help_panel=RESULT),
+        typer.Option("--verbose", "-v", help="List every failed image.", rich_help_panel=RESULT),
     ] = False,
     quiet: Quiet = False,
 ) -> int:
-    """Add images to an index; those that are in it unchanged are skipped.
+    """Add images to an index. Unchanged images are skipped.
 
-    What is stored survives Ctrl-C and crashes: the same command goes on from there.
-    Exit code 1: some images could not be read, all others are in the index.
+    What has been stored survives Ctrl-C and crashes: run the same command again to continue.
+    Exit code 1: some images could not be read; all others are in the index.
 
     Examples:
       mch add photos
@@ -114,7 +112,7 @@ def add(
       mch add photos --index small.mch --codes 1.2
     """
     folders = _checked(paths, prune)
-    notes = Notes(metadata or [], metadata_file)
+    notes = MetadataByPath(metadata or [], metadata_file)
     _check_model(index, model)
     from mchindex.index import MCHIndex
 
@@ -122,7 +120,7 @@ def add(
     chosen = model if codes is None else _on_budget(index, model, codes, paths, device)
     with MCHIndex.open(index, chosen, wait=wait, device=device) as opened:
         try:
-            _ = opened.model.extractor  # made ready before the clock starts
+            _ = opened.model.extractor  # loaded before the clock starts
             began = time.monotonic()
             result = opened.add(
                 paths,
@@ -133,12 +131,12 @@ def add(
             pruned = sum(len(opened.prune(folder)) for folder in folders)
         except KeyboardInterrupt:
             raise StoppedError(
-                f"interrupted: {index} holds {show.number(len(opened), 'image')}; the same command "
-                "goes on from there"
+                f"interrupted: {index} holds {show.number(len(opened), 'image')}; run the same "
+                "command again to continue"
             ) from None
         took, images = time.monotonic() - began, len(opened)
     if unused := notes.unused():
-        say(f"warning: lines of {metadata_file} of no image given here: {unused:,}")
+        say(f"warning: lines of {metadata_file} that match no image given here: {unused:,}")
     done = len(result) + len(result.failed)
     facts = {
         "index": str(index),
@@ -161,7 +159,8 @@ def add(
 
 
 def _checked(paths: Sequence[str], prune: bool) -> list[str]:
-    """The folders to prune. One path that is not there is a failed image, none at all a mistake."""
+    """The folders to prune. Some missing paths are failed images; if all are missing, it is an
+    error."""
     import glob
 
     if not any(os.path.lexists(p) or (glob.has_magic(p) and glob.glob(p)) for p in paths):
@@ -169,12 +168,12 @@ def _checked(paths: Sequence[str], prune: bool) -> list[str]:
         raise ValueError(f"{paths[0]}: {what}")
     folders = [p for p in paths if os.path.isdir(p)] if prune else []
     if prune and not folders:
-        raise ValueError("--prune needs a folder: what is gone is looked for in it")
+        raise ValueError("--prune needs a folder: it removes images of that folder")
     return folders
 
 
 def _check_model(index: Path, model: str | None) -> None:
-    """Before an index is made that nothing can fill."""
+    """Refuses an unknown model before an index is created."""
     from mchindex.catalogue import CONFIG, find, names
     from mchindex.index.facade import DEFAULT_MODEL
     from mchindex.storage.store import Store
@@ -190,7 +189,7 @@ def _check_model(index: Path, model: str | None) -> None:
 def _on_budget(
     index: Path, model: str | None, codes: float, paths: Sequence[str], device: str
 ) -> MCHModel | None:
-    """For a new index the model, keeping so many codes of images like these."""
+    """The model of a new index, set to keep this many codes per image on average."""
     from mchindex.errors import ImageError
     from mchindex.images import open_rgb
     from mchindex.index.facade import DEFAULT_MODEL
@@ -199,8 +198,8 @@ def _on_budget(
     from mchindex.storage.store import Store
 
     if Store.exists(index):
-        given_both = "--model and --codes were" if model else "--codes was"
-        say(f"{given_both} settled when {index} was made: it goes on as it began")
+        options = "--model and --codes are" if model else "--codes is"
+        say(f"{options} ignored: they are fixed when an index is created, and {index} exists")
         return None
     loaded = MCHModel.load(DEFAULT_MODEL if model is None else model, device=device)
     loaded.check_codes(codes)
@@ -208,81 +207,13 @@ def _on_budget(
     sample = []
     for path in files[:: -(-len(files) // SAMPLE) or 1]:
         try:
-            open_rgb(path)  # not kept: some hundred photographs are too much memory
+            open_rgb(path)  # not kept: hundreds of photographs need too much memory
         except ImageError:
-            continue  # `add` will say what is wrong with it
+            continue  # `add` will report it
         sample.append(path)
     if not sample:
-        raise ValueError("--codes is settled by some of the images: none of them can be read")
+        raise ValueError("--codes needs images that can be read, and there are none")
     return loaded.with_codes(codes, sample)
-
-
-class Notes:
-    """Metadata by path: what is said of all images, and over it what a file says of each."""
-
-    def __init__(self, general: Sequence[str], file: Path | None) -> None:
-        self.general = {key: scalar(value) for key, value in pairs("--metadata", general)}
-        self.own = {} if file is None else dict(_read_notes(file))
-        self._used: set[str] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self.general or self.own)
-
-    def __call__(self, path: str) -> Any:
-        """None, which leaves what is stored, where nothing is said."""
-        own = self.own.get(path)
-        if own is not None:
-            self._used.add(path)
-        return {**self.general, **(own or {})} or None
-
-    def unused(self) -> int:
-        return len(self.own) - len(self._used)
-
-
-def _read_notes(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Absolute names and metadata."""
-    kinds = {".csv": _of_csv, ".jsonl": _of_jsonl}
-    read = kinds.get(file.suffix.lower())
-    if read is None:
-        raise ValueError(f"--metadata-file {file}: it must be .csv or .jsonl")
-    home, seen = os.path.dirname(os.path.abspath(file)), set()
-    for number, record in read(file):
-        name = record.pop("file", None)
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"{file}:{number}: it does not say of which file")
-        full = os.path.normpath(os.path.join(home, name))
-        if full in seen:
-            raise ValueError(f"{file}:{number}: {name} came before")
-        seen.add(full)
-        yield full, record
-
-
-def _of_csv(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with open(file, encoding="utf-8-sig", newline="") as stream:
-        rows = csv.DictReader(stream, strict=True)
-        try:
-            if "file" not in (rows.fieldnames or ()):
-                raise ValueError(f"{file}:1: its header has no column file")
-            for row in rows:
-                if None in row:
-                    raise ValueError(f"{file}:{rows.line_num}: more cells than the header has")
-                yield rows.line_num, {key: cell for key, cell in row.items() if cell}
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{file}:{rows.line_num + 1}: {error}") from None
-
-
-def _of_jsonl(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with open(file, "rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{file}:{number}: {error}") from None
-            if not isinstance(record, dict):
-                raise ValueError(f"{file}:{number}: a line is an object")
-            yield number, record
 
 
 def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
@@ -295,8 +226,8 @@ def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
         for name, word in {
             "replaced": "replaced",
             "skipped": "unchanged",
-            "ignored": "no images by their names",
-            "pruned": "removed, their files being gone",
+            "ignored": "not images (by name)",
+            "pruned": "removed (file no longer exists)",
         }.items()
         if facts[name]
     ]
@@ -308,5 +239,5 @@ def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
     for failure in shown:
         console.print(f"  [red]{escape(failure.name)}[/]: {escape(failure.reason)}", soft_wrap=True)
     if len(result.failed) > len(shown):
-        console.print(f"  … {len(result.failed) - len(shown):,} more (--verbose names them)")
+        console.print(f"  … {len(result.failed) - len(shown):,} more (--verbose lists them)")
     console.print(f"[dim]{escape(facts['index'])}: {show.number(facts['images'], 'image')}[/]")

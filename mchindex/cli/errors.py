@@ -1,4 +1,4 @@
-"""From exceptions to exit codes: what the caller can mend is one line, all else a traceback."""
+"""From exceptions to exit codes: bad input is one line, a defect shows its traceback."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, TextIO
 from mchindex.errors import MCHError
 
 FINE, INCOMPLETE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-TRACEBACK = "MCH_TRACEBACK"  # set in the environment: bad input shows where it was found, too
+TRACEBACK = "MCH_TRACEBACK"  # environment variable: shows tracebacks for bad input too
 
 # What the caller can put right. Everything else is a defect and shows its traceback.
 BAD_INPUT_ERRORS = (MCHError, ValueError, OSError)
 
 
 class StoppedError(MCHError):
-    """Ctrl-C, with a word on how to go on."""
+    """Ctrl-C, with a hint on how to continue."""
 
 
 def exit_code(work: Callable[[], Any]) -> int:
-    """Runs it; says on stderr what went wrong, in one line."""
+    """Runs a command; prints what went wrong in one line on stderr."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -50,7 +50,7 @@ def say(message: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Lines of a list that a message ends with are joined by semicolons."""
+    """A message in one line; the lines of a list are joined by semicolons."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines).replace(":; ", ": ")
 
@@ -69,5 +69,5 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning is for the person at the terminal: without file, line and source."""
+    """Shows a warning without file, line and source."""
     say("warning: " + one_line(str(message)))

@@ -1,4 +1,4 @@
-"""`mch export`: an index as a file of JSON lines."""
+"""`mch export`: write an index to a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from mchindex.cli.options import INDEX_PATH, Index, Quiet, check_index
 
 def export(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Where to; .gz is zipped, - is stdout.")
+        str,
+        typer.Argument(metavar="FILE", help="The file to write: .gz is compressed, - is stdout."),
     ],
     index: Index = INDEX_PATH,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a file that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
     quiet: Quiet = False,
 ) -> int:
     """Write an index to a file of JSON lines: records, metadata and codes, not the pictures.
 
-    Works on a damaged index, too, and rescues what can be read. Exit code 1: something is lost.
+    Of a damaged index, it writes what can be read. Exit code 1: something is lost.
 
     Examples:
       mch export backup.jsonl.gz
@@ -48,5 +49,5 @@ def export(
     if done.lost:
         say(f"{index} is damaged: {show.number(done.lost, 'image')} could not be read")
     if done.header.model_lost:
-        say(f"{index} is damaged: it does not know its model; give mch import --model")
+        say(f"{index} is damaged: it no longer knows its model; name it with mch import --model")
     return INCOMPLETE if done.lost or done.header.model_lost else FINE

@@ -1,4 +1,4 @@
-"""`mch import`: an exported file into an index."""
+"""`mch import`: import an exported file into an index."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from mchindex.cli.errors import FINE, INCOMPLETE, StoppedError, say
 from mchindex.cli.options import INDEX_PATH, Device, Index, IndexModel, Quiet, Wait
 from mchindex.progress import Display
 
-SHOWN = 20  # wrong lines named
+SHOWN = 20  # wrong lines listed
 
 
 def import_(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="What mch export has written; - is stdin.")
+        str, typer.Argument(metavar="FILE", help="A file written by mch export; - is stdin.")
     ],
     index: Index = INDEX_PATH,
     model: IndexModel = None,
     partial: Annotated[
         bool,
-        typer.Option("--partial", help="Take what is sound of a file that is cut or damaged."),
+        typer.Option("--partial", help="Import what is intact of a truncated or damaged file."),
     ] = False,
     wait: Wait = 0.0,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> int:
-    """Take an exported file into an index, new or not; images that are there are replaced.
+    """Import an exported file into a new or existing index, replacing images that are there.
 
-    Nothing is written unless the file is whole and of the index's own model.
-    Exit code 1: with --partial, not all of the file could be taken.
+    Nothing is written unless the file is complete and comes from the same model.
+    Exit code 1: with --partial, some of the file could not be imported.
 
     Examples:
       mch import backup.jsonl.gz --index restored.mch
@@ -57,7 +57,9 @@ def import_(
                 progress=progress,
             )
         except KeyboardInterrupt:
-            raise StoppedError("interrupted: the same command starts again, and ends it") from None
+            raise StoppedError(
+                "interrupted: run the same command again to import the rest"
+            ) from None
     if not quiet:
         replaced = f", {done.replaced:,} replaced" if done.replaced else ""
         typer.echo(f"{show.number(done.added, 'image')} added{replaced} in {index}")

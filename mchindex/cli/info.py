@@ -1,4 +1,4 @@
-"""`mch info`: what is in an index."""
+"""`mch info`: figures about an index."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ import json
 import typer
 
 from mchindex.cli import show
-from mchindex.cli.options import INDEX_PATH, AsJson, Index, open_index
+from mchindex.cli.options import INDEX_PATH, AsJson, Filter, Index, conditions, open_index
 
 
-def info(index: Index = INDEX_PATH, as_json: AsJson = False) -> None:
-    """Say what is in an index, and what it takes.
+def info(index: Index = INDEX_PATH, filter: Filter = None, as_json: AsJson = False) -> None:
+    """Print what an index holds and how much space it takes.
+
+    With --filter, also the number of images that match.
 
     Examples:
       mch info
+      mch info --filter album=summer
       mch info --index scans.mch --json | jq .images
     """
     with open_index(index) as opened:
         facts = opened.stats()
+        if filter:
+            facts["matching"] = opened.count(conditions(filter))
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
         return
     from rich.markup import escape
 
-    model = facts["model"] or ("its own" if facts["fingerprint"] else "none: codes of one's own")
+    model = facts["model"] or ("its own" if facts["fingerprint"] else "none: your own codes")
     rows = {
         "index": str(facts["path"]),
         "images": f"{facts['images']:,}",
-        "codes": f"{facts['codes']:,} of {facts['bits']} bits, {facts['anhc']:.2f} an image",
+        "matching": f"{facts['matching']:,}" if "matching" in facts else "",
+        "codes": f"{facts['codes']:,} of {facts['bits']} bits, {facts['anhc']:.2f} per image",
         "buckets": f"{facts['buckets']:,}",
         "regions": ", ".join(facts["regions"]),
         "model": f"{model} ({facts['fingerprint']})" if facts["fingerprint"] else model,

@@ -1,8 +1,9 @@
-"""The options that several commands share, and what they stand for."""
+"""Options that several commands share, and how their values are read."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from mchindex.storage.records import Id
 
 DATA, MODEL, AGENT, MACHINE = "Data", "Model", "Agent", "Machine"
-INDEX, RESULT = "Index", "Result"
+INDEX, RESULT, QUERY = "Index", "Result", "Query"
 
 Engine = Literal["auto", "torch", "onnx"]
 
@@ -25,8 +26,8 @@ Data = Annotated[
         "--data",
         metavar="SPEC",
         help="A folder with images/ and labels.csv, or coco:DIR, nuswide:DIR, mirflickr:DIR, "
-        "lists:DIR, photos:DIR (no labels), scenes:N (drawn pictures); options behind it, as in "
-        "coco:DIR?queries=500.",
+        "lists:DIR, photos:DIR (no labels), scenes:N (synthetic pictures). Options follow a "
+        "question mark: coco:DIR?queries=500.",
         rich_help_panel=DATA,
     ),
 ]
@@ -35,7 +36,7 @@ Split = Annotated[
     typer.Option(
         "--split",
         metavar="FILE",
-        help="Who is query, training and database: a split.json that a training left.",
+        help="Use the splits of this file: a split.json written by an earlier training run.",
         rich_help_panel=DATA,
     ),
 ]
@@ -44,7 +45,7 @@ Device = Annotated[
     typer.Option(
         "--device",
         metavar="NAME",
-        help="cpu, cuda, cuda:1 …; auto takes a GPU where there is one.",
+        help="cpu, cuda, cuda:1 …; auto uses a GPU if there is one.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -52,7 +53,7 @@ UseEngine = Annotated[
     Engine,
     typer.Option(
         "--engine",
-        help="What runs the backbone; auto: ONNX Runtime on a CPU where it is installed.",
+        help="What runs the backbone; auto: ONNX Runtime on a CPU, if it is installed.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -61,13 +62,13 @@ Cache = Annotated[
     typer.Option(
         "--cache",
         metavar="DIR",
-        help="Where features are kept for the next time.",
+        help="Folder in which features are kept for the next run.",
         show_default="$MCH_CACHE, or mchindex in the user's cache",
         rich_help_panel=MACHINE,
     ),
 ]
 NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Keep no features.", rich_help_panel=MACHINE)
+    bool, typer.Option("--no-cache", help="Do not keep features.", rich_help_panel=MACHINE)
 ]
 Threads = Annotated[
     int | None,
@@ -75,7 +76,7 @@ Threads = Annotated[
         "--threads",
         min=1,
         metavar="N",
-        help="Threads to compute with.",
+        help="Number of threads.",
         show_default="all cores",
         rich_help_panel=MACHINE,
     ),
@@ -102,7 +103,7 @@ Wait = Annotated[
         "--wait",
         min=0,
         metavar="SECONDS",
-        help="How long to wait for another process that is writing.",
+        help="How long to wait while another process is writing.",
         rich_help_panel=INDEX,
     ),
 ]
@@ -122,7 +123,7 @@ IndexModel = Annotated[
     typer.Option(
         "--model",
         metavar="NAME|DIR",
-        help="What fills a new index: a name of [bold]mch models[/], or a model's folder.",
+        help="The model of a new index: a name listed by [bold]mch models[/], or a folder.",
         show_default="coco-64",
         autocompletion=model_names,
         rich_help_panel=INDEX,
@@ -131,7 +132,7 @@ IndexModel = Annotated[
 
 
 def open_index(folder: Path, *, wait: float = 0.0, device: str | None = None) -> MCHIndex:
-    """An index that is there."""
+    """An existing index."""
     check_index(folder)
     from mchindex.index import MCHIndex
 
@@ -143,12 +144,13 @@ def check_index(folder: Path) -> None:
 
     if not Store.exists(folder):
         raise ValueError(
-            f"there is no index {folder}: mch add makes one, --index or $MCH_INDEX names another"
+            f"there is no index {folder}: create it with mch add, or name another with --index or "
+            "$MCH_INDEX"
         )
 
 
 def stored_id(index: MCHIndex, text: str) -> Id | None:
-    """What is meant by an id on the command line, where an integer looks like text."""
+    """The id that a word on the command line stands for, where integers look like text."""
     if text in index:
         return text
     try:
@@ -159,7 +161,7 @@ def stored_id(index: MCHIndex, text: str) -> Id | None:
 
 
 def pairs(option: str, given: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """`key=value`, taken apart."""
+    """Splits each `key=value`."""
     for text in given:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -167,8 +169,46 @@ def pairs(option: str, given: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield key.strip(), value
 
 
+_COMPARISON = re.compile(r"(?P<key>[^=<>!]+)(?P<operator>>=|<=|!=|=|<|>)(?P<value>.*)", re.DOTALL)
+
+
+def conditions(given: Sequence[str]) -> dict[str, Any] | None:
+    """The filter that `--filter` options describe: for each key, the comparisons to make.
+
+    Metadata may hold as text what looks like a number here, so both are looked for.
+    """
+    found: dict[str, dict[str, list[Any]]] = {}
+    for text in given:
+        match = _COMPARISON.fullmatch(text)
+        if match is None or not match["key"].strip():
+            raise ValueError(
+                f"--filter {text}: expected a comparison, such as album=summer or 'year>=2020'"
+            )
+        value = scalar(match["value"])
+        both = [value] if value == match["value"] else [value, match["value"]]
+        comparisons = found.setdefault(match["key"].strip(), {})
+        if match["operator"] in comparisons and match["operator"] not in ("=", "!="):
+            raise ValueError(f"--filter {text}: there is another {match['operator']} for this key")
+        comparisons.setdefault(match["operator"], []).extend(both)
+    return found or None
+
+
+Filter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        metavar="KEY=VALUE",
+        help="Only images with these metadata. Comparisons are =, !=, <, <=, > and >=; quote the "
+        "last four, as in 'year>=2020'. A dot reaches into objects: camera.model=X100. The same "
+        "key twice with = means either value.",
+        show_default=False,
+        rich_help_panel=QUERY,
+    ),
+]
+
+
 def scalar(text: str) -> Any:
-    """A number, true, false, null or "text" of JSON's; all else is text as it stands."""
+    """A JSON number, true, false, null or "text"; everything else is plain text."""
     try:
         value = json.loads(text, parse_constant=lambda name: name)
     except (ValueError, RecursionError):
@@ -181,7 +221,7 @@ def scalar(text: str) -> Any:
 
 
 def without_labels(spec: str) -> str:
-    """A plain folder of pictures is data enough where no labels are needed."""
+    """Turns a plain folder of pictures into `photos:FOLDER`."""
     from mchindex.datasets import TABLE
 
     folder = Path(spec)
@@ -189,7 +229,7 @@ def without_labels(spec: str) -> str:
 
 
 def open_data(spec: str, seed: int, split: Path | None) -> Dataset:
-    """The data set with its own splits, or with those of a manifest."""
+    """The data set, with its own splits or those of a manifest."""
     from mchindex.datasets import load_split, open_dataset
 
     dataset = open_dataset(spec, seed=seed)
@@ -199,7 +239,7 @@ def open_data(spec: str, seed: int, split: Path | None) -> Dataset:
 def cache_folder(cache: Path | None, no_cache: bool) -> Path | None:
     if no_cache:
         if cache is not None:
-            raise ValueError("--cache and --no-cache exclude each other: give one of them")
+            raise ValueError("--cache and --no-cache contradict each other: give one of them")
         return None
     from mchindex.training.features import default_cache
 
@@ -207,7 +247,7 @@ def cache_folder(cache: Path | None, no_cache: bool) -> Path | None:
 
 
 def use_threads(threads: int | None) -> int:
-    """Sets torch's threads; gives the evaluation's, 0 for all cores."""
+    """Sets the number of torch's threads; returns it, or 0 for all cores."""
     if threads is None:
         return 0
     import torch

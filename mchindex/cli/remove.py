@@ -1,4 +1,4 @@
-"""`mch remove`: images out of an index."""
+"""`mch remove`: remove images from an index."""
 
 from __future__ import annotations
 
@@ -8,32 +8,51 @@ import typer
 
 from mchindex.cli import show
 from mchindex.cli.errors import FINE, INCOMPLETE, say
-from mchindex.cli.options import INDEX_PATH, Index, Quiet, Wait, open_index, stored_id
+from mchindex.cli.options import (
+    INDEX_PATH,
+    Filter,
+    Index,
+    Quiet,
+    Wait,
+    conditions,
+    open_index,
+    stored_id,
+)
 
 
 def remove(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of images, or paths.")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="Ids of images, or paths.")
+    ] = None,
+    filter: Filter = None,
     index: Index = INDEX_PATH,
     wait: Wait = 0.0,
     quiet: Quiet = False,
 ) -> int:
     """Remove images from an index. Their files stay.
 
-    Images whose files are gone are removed by [bold]mch add FOLDER --prune[/].
+    To remove images whose files no longer exist, run [bold]mch add FOLDER --prune[/].
     Exit code 1: none of them was in the index.
 
     Examples:
       mch remove photos/blurred.jpg
       mch remove 17 18 --index scans.mch
+      mch remove --filter 'year<2010'
     """
+    if bool(ids) == bool(filter):
+        raise ValueError("give the ids of images, or --filter")
+    missing = []
     with open_index(index, wait=wait) as opened:
-        found = {text: stored_id(opened, text) for text in ids}
-        there = [id for id in found.values() if id is not None]
-        removed = opened.remove(there) if there else 0
+        if filter:
+            removed = opened.remove(filter=conditions(filter))
+        else:
+            found = {text: stored_id(opened, text) for text in ids or []}
+            missing = [text for text, id in found.items() if id is None]
+            there = [id for id in found.values() if id is not None]
+            removed = opened.remove(there) if there else 0
         left = len(opened)
-    for text, id in found.items():
-        if id is None:
-            say(f"there is no image {text} in {index}")
+    for text in missing:
+        say(f"there is no image {text} in {index}")
     if not quiet:
         typer.echo(f"{show.number(removed, 'image')} removed, {left:,} left")
     return FINE if removed else INCOMPLETE

@@ -1,4 +1,4 @@
-"""`mch search`: the images nearest to an image."""
+"""`mch search`: find the images nearest to an image."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from mchindex.cli import show
 from mchindex.cli.errors import FINE, INCOMPLETE, say
 from mchindex.cli.options import (
     INDEX_PATH,
+    QUERY,
     RESULT,
     Device,
+    Filter,
     Index,
     Threads,
+    conditions,
     open_index,
-    pairs,
-    scalar,
     stored_id,
     use_threads,
 )
@@ -35,21 +36,23 @@ if TYPE_CHECKING:
     from mchindex.index import MCHIndex
     from mchindex.index.results import Hits
 
-QUERY = "Query"
-TOGETHER = 32  # queries encoded at a time
+BATCH = 32  # queries encoded at a time
 
 
 def search(
     queries: Annotated[
-        list[str] | None, typer.Argument(metavar="QUERY...", help="Images to look for.")
+        list[str] | None, typer.Argument(metavar="QUERY...", help="Images to search by.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Images to find.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of images to find.")] = 10,
+    offset: Annotated[
+        int, typer.Option(min=0, help="Skip this many hits: -k 10 --offset 10 is the second page.")
+    ] = 0,
     id: Annotated[
         str | None,
         typer.Option(
             "--id",
             metavar="ID",
-            help="Instead of a query: more like this image of the index.",
+            help="Instead of a query: find more images like this one in the index.",
             rich_help_panel=QUERY,
         ),
     ] = None,
@@ -57,65 +60,60 @@ def search(
         str | None,
         typer.Option(
             metavar="X0,Y0,X1,Y1",
-            help="Search by a part of the query: a box in pixels; with --id the name of a region.",
+            help="Search by a part of the query: a box in pixels or, with --id, the name of a "
+            "region.",
             rich_help_panel=QUERY,
         ),
     ] = None,
-    filter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter",
-            metavar="KEY=VALUE",
-            help="Only images with these metadata; the same key twice: any of the values.",
-            show_default=False,
-            rich_help_panel=QUERY,
-        ),
-    ] = None,
+    filter: Filter = None,
     max_radius: Annotated[
         int | None,
-        typer.Option(min=0, help="No image further away than this.", rich_help_panel=QUERY),
+        typer.Option(min=0, help="The largest Hamming distance.", rich_help_panel=QUERY),
     ] = None,
     max_buckets: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop after so many buckets.", rich_help_panel=QUERY),
+        typer.Option(min=1, help="Stop after this many buckets.", rich_help_panel=QUERY),
     ] = None,
     index: Index = INDEX_PATH,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print a JSON object a query.", rich_help_panel=RESULT),
+        typer.Option("--json", help="Print one JSON object per query.", rich_help_panel=RESULT),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the hits: .png, .jpg …", rich_help_panel=RESULT),
+        typer.Option(
+            metavar="FILE", help="Draw the hits into a file: .png, .jpg …", rich_help_panel=RESULT
+        ),
     ] = None,
     show_it: Annotated[
         bool,
         typer.Option("--open", help="Draw the hits and show them.", rich_help_panel=RESULT),
     ] = False,
     columns: Annotated[
-        int, typer.Option(min=1, help="Hits beside each other.", rich_help_panel=RESULT)
+        int, typer.Option(min=1, help="Hits per row of the drawing.", rich_help_panel=RESULT)
     ] = 5,
     device: Device = "auto",
     threads: Threads = None,
 ) -> int:
-    """Find the images nearest to an image, told at which distance and by which region.
+    """Find the images nearest to an image.
 
-    Exit code 1: nothing was found.
+    Each hit reports its distance and the region that matched. Exit code 1: nothing was found.
 
     Examples:
       mch search dog.jpg
-      mch search dog.jpg -k 20 --filter year=2023 --filter year=2024 --open
+      mch search dog.jpg -k 20 --filter album=summer --filter 'year>=2023' --open
       mch search street.jpg --region 120,80,360,300 --out hits.png
       mch search --id photos/cat.jpg --json | jq -r '.hits[].path'
     """
     if bool(queries) == (id is not None):
-        raise ValueError("give images to look for, or --id ID of an image in the index")
+        raise ValueError("give images to search by, or --id ID of an image in the index")
     if out is not None:
         _check_picture(out)
     options = {
         "max_radius": max_radius,
         "max_buckets": max_buckets,
         "filter": conditions(filter or []),
+        "offset": offset,
         "threads": use_threads(threads),
     }
     found_any, grids = False, []
@@ -135,42 +133,14 @@ def search(
     return FINE if found_any else INCOMPLETE
 
 
-def conditions(given: Sequence[str]) -> dict[str, list[Any]] | None:
-    """The filter: for each key the values of which any will do.
-
-    Metadata may hold as text what looks like a number here, so that both are looked for.
-    """
-    found: dict[str, list[Any]] = {}
-    for key, text in pairs("--filter", given):
-        value = scalar(text)
-        found.setdefault(key, []).extend([value] if value == text else [value, text])
-    return found or None
-
-
 class _Answer:
-    """A query and what was found."""
+    """A query and its hits."""
 
     def __init__(self, query: str | int, hits: Hits, box: Any = None, of_index: bool = False):
         self.query, self.hits, self.box, self.of_index = query, hits, box, of_index
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "query": self.query,
-            "hits": [
-                {
-                    "id": hit.id,
-                    "distance": hit.distance,
-                    "region": hit.region,
-                    "box": hit.box,
-                    "path": hit.path,
-                    "metadata": hit.metadata,
-                }
-                for hit in self.hits
-            ],
-            "buckets": self.hits.buckets,
-            "radius": self.hits.radius,
-            "exact": self.hits.exact,
-        }
+        return {"query": self.query, **self.hits.to_dict()}
 
     def draw(self, index: MCHIndex, columns: int) -> Image.Image:
         from mchindex.errors import ImageError
@@ -181,7 +151,7 @@ class _Answer:
         try:
             picture = None if path is None else open_rgb(path)
         except ImageError:
-            picture = None  # an image of the index may be gone; a query has just been read
+            picture = None  # the file of an indexed image may no longer exist
         title = os.path.basename(str(self.query)) or "query"
         return draw_grid(picture, self.hits, columns, region=self.box, title=title)
 
@@ -205,8 +175,8 @@ def _answers(
         yield _Answer(name, index.search(id=name, k=k, region=region, **options), box, True)
         return
     part = None if region is None else read_box(region)
-    for start in range(0, len(queries), TOGETHER):
-        some = queries[start : start + TOGETHER]
+    for start in range(0, len(queries), BATCH):
+        some = queries[start : start + BATCH]
         for query, hits in zip(some, index.search(some, k, region=part, **options), strict=True):
             yield _Answer(query, hits, part)
 
@@ -240,15 +210,12 @@ def _print(answer: _Answer, titled: bool) -> None:
         shown = (name, path) if own else (path or name,)
         table.add_row(str(place), str(hit.distance), hit.region, *shown)
     console.print(table)
-    cut = "" if hits.exact else ", cut short by --max-buckets"
-    # Far from all codes, the empty buckets on the way are more than anybody wants to read.
-    many = hits.buckets >= 10**9
-    buckets = f"{hits.buckets:.1e} buckets" if many else show.number(hits.buckets, "bucket")
-    console.print(f"[dim]{buckets} visited, up to radius {hits.radius}{cut}[/]")
+    limit = "" if hits.limited_by is None else f" (stopped by --{hits.limited_by})"
+    console.print(f"[dim]{hits.effort()}{limit.replace('_', '-')}[/]")
 
 
 def _check_picture(out: Path) -> None:
-    """Before anything is searched for."""
+    """Refuses a suffix that Pillow cannot write, before anything is searched."""
     from PIL import Image
 
     if Image.registered_extensions().get(out.suffix.lower()) not in Image.SAVE:
@@ -268,7 +235,7 @@ def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> N
         file.parent.mkdir(parents=True, exist_ok=True)
     picture.save(file)
     if show_it and not _opened(file):
-        say(f"there is no desktop to show it on: the picture is {file}")
+        say(f"there is no desktop to show the picture on: it is in {file}")
 
 
 def _opened(file: Path) -> bool:

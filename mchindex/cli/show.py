@@ -22,18 +22,18 @@ NAMES = {
     "keep_all": "all regions",
 }
 BUCKETS = (1, 10, 100, 1000)
-PLAIN_WIDTH = 100  # of tables that go to a file or a pipe
-LONG_WIDTH = 10_000  # of those with paths, which no program wants folded
+PLAIN_WIDTH = 100  # of tables written to a file or a pipe
+LONG_WIDTH = 10_000  # of tables with paths, which must not be wrapped
 
 
 def output(width: int = PLAIN_WIDTH) -> Console:
-    """Stdout, for results; as wide as the terminal, elsewhere of that width."""
+    """Stdout, for results: as wide as the terminal, or `width` if there is none."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=width)
 
 
 def listing(first: str, *others: str) -> Table:
-    """A table of names, whose last column may be long: a path."""
+    """A table of names whose last column may be long, such as a path."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for head in (first, *others[:-1]):
         table.add_column(head, no_wrap=True)
@@ -71,15 +71,15 @@ def within(radius: int) -> str:
 
 
 def gain_table(base: Evaluation, mch: Evaluation | None) -> Table:
-    """A line a figure: the base method, MCH on top of it, and the difference."""
+    """One row per figure: the base method, MCH on top of it, and the difference."""
     table = _table("", "base", *(() if mch is None else ("MCH", "change")))
     reach = within(base.radius)
     rows = {
         "mAP": "map",
         f"R@{reach}": "r0",
         f"P@{reach}": "p0",
-        "F1 of the own bucket": "f1_own",
-        "codes an image (ANHC)": "anhc",
+        "F1 within the query's bucket (H=0)": "f1_own",
+        "codes per image (ANHC)": "anhc",
     }
     for title, name in rows.items():
         before = getattr(base, name)
@@ -95,7 +95,7 @@ def gain_table(base: Evaluation, mch: Evaluation | None) -> Table:
 
 
 def ways_table(results: Mapping[str, Evaluation]) -> Table:
-    """A line a figure, a column for each way of keeping."""
+    """One row per figure, one column per way of keeping regions."""
     table = _table("", *(NAMES[way] for way in results))
     reach = within(next(iter(results.values())).radius)
     rows = {
@@ -105,7 +105,7 @@ def ways_table(results: Mapping[str, Evaluation]) -> Table:
         f"P@{reach}": "p0",
         "  where something is found": "p0_nonempty",
         "queries that find nothing": "empty",
-        "codes an image (ANHC)": "anhc",
+        "codes per image (ANHC)": "anhc",
     }
     for title, name in rows.items():
         table.add_row(title, *(_figure(getattr(e, name)) for e in results.values()))
@@ -118,7 +118,7 @@ def ways_table(results: Mapping[str, Evaluation]) -> Table:
 
 
 def classes_table(results: Mapping[str, Evaluation]) -> Table:
-    """A line a class, over the queries that hold it: the base method and MCH side by side."""
+    """One row per class, over the queries that show it: the base method and MCH side by side."""
     ways = [way for way in ("base", "mch") if way in results]
     reach = within(results["base"].radius)
     figures = {"mAP": "map", f"R@{reach}": "r0", f"P@{reach}": "p0"}
@@ -132,7 +132,7 @@ def classes_table(results: Mapping[str, Evaluation]) -> Table:
 
 
 def _table(first: str, *others: str) -> Table:
-    """Names to the left, figures to the right; the column of MCH stands out."""
+    """Names on the left, figures on the right; the MCH column is bold."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(first, overflow="fold")
     for head in others:
@@ -146,7 +146,7 @@ def _figure(value: float | None) -> str:
 
 
 def facts(rows: Mapping[str, str]) -> Table:
-    """Names and values, one below the other."""
+    """Names and values in two columns."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""`mch verify`: whether an index is sound."""
+"""`mch verify`: check an index for damage."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mchindex.cli.options import INDEX_PATH, AsJson, Index, Wait, check_index
 
 
 def verify(index: Index = INDEX_PATH, wait: Wait = 10.0, as_json: AsJson = False) -> int:
-    """Check an index: its records, codes, snapshot and model, each by itself and together.
+    """Check an index for damage: its records, codes, snapshot and model.
 
-    Everything is read, nothing is changed. Exit code 1: there are problems. What is still
-    readable of a damaged index is rescued by [bold]mch export[/].
+    Everything is read, nothing is changed. Exit code 1: there are problems. To rescue what can
+    still be read of a damaged index, run [bold]mch export[/].
 
     Examples:
       mch verify
@@ -39,10 +39,10 @@ def verify(index: Index = INDEX_PATH, wait: Wait = 10.0, as_json: AsJson = False
     what = f"{show.number(found.images, 'image')} with {show.number(found.codes, 'code')}"
     if found.problems:
         console.print(
-            f"[red]{show.number(len(found.problems), 'problem')}[/]; {what} are sound: "
+            f"[red]{show.number(len(found.problems), 'problem')}[/]; {what} are intact: "
             "mch export rescues them",
             soft_wrap=True,
         )
         return INCOMPLETE
-    console.print(f"[green]sound[/]: {what}", soft_wrap=True)
+    console.print(f"[green]no problems[/]: {what}", soft_wrap=True)
     return FINE

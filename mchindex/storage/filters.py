@@ -50,7 +50,7 @@ def _comparison(name: str, operator: str, operand: Any) -> Sql:
 
 def _equal(name: str, operands: list[Any]) -> Sql:
     wanted = json.dumps([o for o in operands if o is not None])
-    found = _exists(name, "{v}.atom IN (SELECT value FROM json_each(?))", [wanted])
+    found = _some_value(name, "{v}.atom IN (SELECT value FROM json_each(?))", [wanted])
     if None not in operands:
         return found
     text, values = _exists(name, "{v}.type <> 'null'", [])
@@ -65,15 +65,25 @@ def _ordered(name: str, operator: str, operands: list[Any]) -> Sql:
         if isinstance(operand, int):
             operand = float(operand) if abs(operand) >= 2**63 else operand
         kinds = "('text')" if isinstance(operand, str) else "('integer', 'real')"
-        # SQLite puts every text behind every number, so the types must agree.
-        parts.append(
-            _exists(name, f"({{v}}.type IN {kinds} AND {{v}}.atom {operator} ?)", [operand])
-        )
+        # SQLite sorts every text after every number, so the types must agree.
+        test = f"({{v}}.type IN {kinds} AND {{v}}.atom {operator} ?)"
+        parts.append(_some_value(name, test, [operand]))
     return _joined(" OR ", parts) if parts else ("0", [])
 
 
+def _some_value(name: str, test: str, values: list[Any]) -> Sql:
+    """Whether the value under `name` passes the test or is a list with an element that does."""
+    elements = f"SELECT 1 FROM json_each({{v}}.value) AS e WHERE {test.replace('{v}', 'e')}"
+    # The value of an array or an object is its JSON text, which is not a value to compare.
+    both = (
+        f"({{v}}.type NOT IN ('array', 'object') AND {test} "
+        f"OR {{v}}.type = 'array' AND EXISTS ({elements}))"
+    )
+    return _exists(name, both, [*values, *values])
+
+
 def _exists(name: str, test: str, values: list[Any]) -> Sql:
-    """Whether the metadata have a value under `name` that passes the test, or a list with one."""
+    """Whether there is something under `name`, as a key or as a path, that passes the test."""
     paths = [[name]] + ([name.split(".")] if "." in name else [])
     return _joined(" OR ", [_exists_at(path, test, values) for path in paths])
 
@@ -81,20 +91,14 @@ def _exists(name: str, test: str, values: list[Any]) -> Sql:
 def _exists_at(path: list[str], test: str, values: list[Any]) -> Sql:
     tables, keys = [], []
     source = "coalesce(metadata, '{}')"
-    for depth, _ in enumerate(path):
+    for depth in range(len(path)):
         tables.append(f"json_each({source}) AS m{depth}")
         keys.append(f"m{depth}.key = ?")
         # Only an object has keys; json_each would fail on plain text.
         source = f"CASE m{depth}.type WHEN 'object' THEN m{depth}.value ELSE '{{}}' END"
-    last = f"m{len(path) - 1}"
-    elements = f"SELECT 1 FROM json_each({last}.value) AS e WHERE {test.format(v='e')}"
-    # The value of an array or an object is its JSON text, which is not a value to compare.
-    text = (
-        f"EXISTS (SELECT 1 FROM {', '.join(tables)} WHERE {' AND '.join(keys)} AND "
-        f"({last}.type NOT IN ('array', 'object') AND {test.format(v=last)} "
-        f"OR {last}.type = 'array' AND EXISTS ({elements})))"
-    )
-    return text, [*path, *values, *values]
+    found = test.replace("{v}", f"m{len(path) - 1}")
+    text = f"EXISTS (SELECT 1 FROM {', '.join(tables)} WHERE {' AND '.join(keys)} AND {found})"
+    return text, [*path, *values]
 
 
 def _joined(word: str, parts: Iterable[Sql]) -> Sql:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,9 +22,9 @@ from helpers.small_model import photo, small_model, write_photos
 from mchindex import MCHIndex
 from mchindex.cli import options as options_file
 from mchindex.cli import run
-from mchindex.cli.add import Notes
-from mchindex.cli.options import scalar
-from mchindex.cli.search import conditions, read_box
+from mchindex.cli.metadata import MetadataByPath
+from mchindex.cli.options import conditions, scalar
+from mchindex.cli.search import read_box
 from mchindex.progress import Display
 
 COMMANDS = ("add", "search", "remove", "info", "models", "verify", "export", "import")
@@ -209,7 +210,7 @@ def test_metadata(empty: Path, capsys: Capture) -> None:
     arguments = ["add", "photos", "--model", "model", "-q", "--metadata", "year=2024"]
     arguments += ["--metadata", "album=a=b", "--metadata-file", "photos/notes.csv"]
     _, error = said(capsys, *arguments)
-    assert error == "mch: warning: lines of photos/notes.csv of no image given here: 1\n"
+    assert error == "mch: warning: lines of photos/notes.csv that match no image given here: 1\n"
     found = metadata(empty / "photos.mch")
     assert found["000.png"] == {"year": "1999", "album": "a=b", "title": "a, b"}
     assert found["001.png"] == {"year": "2001", "album": "a=b"}
@@ -228,15 +229,15 @@ def test_metadata(empty: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("m.csv", "name,x\na,b\n", "m.csv:1: its header has no column file"),
-        ("m.csv", "", "m.csv:1: its header has no column file"),
-        ("m.csv", "file,x\na.png,b,c\n", "m.csv:2: more cells"),
-        ("m.csv", "file,x\n,b\n", "m.csv:2: it does not say of which file"),
-        ("m.csv", "file\na.png\n./a.png\n", "m.csv:3: ./a.png came before"),
+        ("m.csv", "name,x\na,b\n", "m.csv:1: the header has no column named file"),
+        ("m.csv", "", "m.csv:1: the header has no column named file"),
+        ("m.csv", "file,x\na.png,b,c\n", "m.csv:2: it has more cells"),
+        ("m.csv", "file,x\n,b\n", "m.csv:2: it names no file"),
+        ("m.csv", "file\na.png\n./a.png\n", "m.csv:3: ./a.png appears twice"),
         ("m.csv", 'file\n"a.png\n', "m.csv:"),
         ("m.jsonl", '{"file": "a"}\n{\n', "m.jsonl:2: "),
-        ("m.jsonl", "[]\n", "m.jsonl:1: a line is an object"),
-        ("m.jsonl", '{"file": 3}\n', "m.jsonl:1: it does not say of which file"),
+        ("m.jsonl", "[]\n", "m.jsonl:1: each line must be an object"),
+        ("m.jsonl", '{"file": 3}\n', "m.jsonl:1: it names no file"),
         ("m.txt", "", "it must be .csv or .jsonl"),
     ],
 )
@@ -250,9 +251,9 @@ def test_metadata_files_that_are_wrong(
 
 
 def test_notes_say_nothing_of_other_images(tmp_path: Path) -> None:
-    assert not Notes([], None)
-    assert Notes([], None)("a.png") is None
-    notes = Notes(["a=1"], write(tmp_path / "m.csv", "file,b\nx.png,2\n"))
+    assert not MetadataByPath([], None)
+    assert MetadataByPath([], None)("a.png") is None
+    notes = MetadataByPath(["a=1"], write(tmp_path / "m.csv", "file,b\nx.png,2\n"))
     assert notes("other") == {"a": 1}
     assert notes.unused() == 1
     assert notes(str(tmp_path / "x.png")) == {"a": 1, "b": "2"}
@@ -325,7 +326,8 @@ def test_ctrl_c_and_on(empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Cap
     assert 0 < before < 212
     assert out == ""
     assert error == (
-        f"mch: interrupted: photos.mch holds {before} images; the same command goes on from there\n"
+        f"mch: interrupted: photos.mch holds {before} images; run the same command again to "
+        "continue\n"
     )
     (facts,) = lines(capsys, *arguments, "--json")
     assert (facts["skipped"], facts["added"]) == (before, 212 - before)
@@ -352,7 +354,7 @@ def test_search(home: Path, capsys: Capture) -> None:
     out, error = said(capsys, "search", "photos/004.png", "photos/005.png", "-k", "2")
     assert error == ""
     assert out.count("/photos/004.png") == out.count("/photos/005.png") >= 1
-    assert out.count("visited, up to radius") == 2
+    assert out.count("radius") == 2
     assert "distance" in out
 
 
@@ -415,9 +417,21 @@ def test_filters(home: Path, capsys: Capture) -> None:
 def test_conditions() -> None:
     assert conditions([]) is None
     found = conditions(["a=1", "a=x", "b=true", "c=", "d=1=2"])
-    assert found == {"a": [1, "1", "x"], "b": [True, "true"], "c": [""], "d": ["1=2"]}
-    with pytest.raises(ValueError, match="--filter a: expected key=value"):
-        conditions(["a"])
+    assert found == {
+        "a": {"=": [1, "1", "x"]}, "b": {"=": [True, "true"]}, "c": {"=": [""]},
+        "d": {"=": ["1=2"]},
+    }  # fmt: skip
+    found = conditions(["year>=2020", "year<2024", "camera.model!=X100", "a>=b=c"])
+    assert found == {
+        "year": {">=": [2020, "2020"], "<": [2024, "2024"]},
+        "camera.model": {"!=": ["X100"]},
+        "a": {">=": ["b=c"]},
+    }
+    for wrong in ("a", "=1", ">=1"):
+        with pytest.raises(ValueError, match=f"--filter {wrong}: expected a comparison"):
+            conditions([wrong])
+    with pytest.raises(ValueError, match="another >="):
+        conditions(["a>=1", "a>=2"])
 
 
 @pytest.mark.parametrize(
@@ -448,7 +462,34 @@ def test_limits(home: Path, capsys: Capture) -> None:
     (answer,) = lines(capsys, "search", "photos/004.png", "--max-buckets=1", "--json", "-k", "50")
     assert (answer["buckets"], answer["exact"]) == (1, False)
     out, _ = said(capsys, "search", "photos/004.png", "--max-buckets", "1", "-k", "50")
-    assert "cut short by --max-buckets" in out
+    assert "(stopped by --max-buckets)" in out
+    out, _ = said(capsys, "search", "photos/004.png", "--max-radius", "1", "-k", "50")
+    assert "(stopped by --max-radius)" in out
+
+
+def test_pages(home: Path, capsys: Capture) -> None:
+    (whole,) = lines(capsys, "search", "photos/004.png", "-k", "6", "--json")
+    (page,) = lines(capsys, "search", "photos/004.png", "-k", "3", "--offset", "3", "--json")
+    assert page["hits"] == whole["hits"][3:]
+
+
+def test_removing_and_counting_by_filter(home: Path, capsys: Capture) -> None:
+    with MCHIndex.open("photos.mch") as index:
+        for number, id in enumerate(list(index)):
+            index.set_metadata(id, {"year": 2015 + number})
+    out, _ = said(capsys, "info", "--filter", "year>=2020")
+    assert re.search(r"matching +7\\s", out)
+    out, _ = said(capsys, "remove", "--filter", "year<2020")
+    assert out == "5 images removed, 7 left\n"
+    assert "give the ids of images, or --filter" in refusal(capsys, "remove")
+    assert run(["remove", "--filter", "year<2020"]) == 1
+
+
+def test_backup(home: Path, capsys: Capture) -> None:
+    out, error = said(capsys, "backup", "copies/photos.mch")
+    assert (out, error) == ("12 images copied to copies/photos.mch\n", "")
+    assert run(["verify", "-i", "copies/photos.mch"]) == 0
+    assert "exists" in refusal(capsys, "backup", "copies/photos.mch")
 
 
 def test_a_picture_of_the_hits(home: Path, capsys: Capture) -> None:
@@ -471,7 +512,7 @@ def test_open(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     _, error = said(capsys, "search", "photos/004.png", "--open")
-    assert error.startswith("mch: there is no desktop to show it on: the picture is ")
+    assert error.startswith("mch: there is no desktop to show the picture on: it is in ")
     with Image.open(error.rsplit(" ", 1)[1].strip()) as grid:
         assert grid.format == "PNG"
     viewer = home / "bin" / "xdg-open"
@@ -486,13 +527,13 @@ def test_open(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("", "give images to look for, or --id"),
-        ("photos/001.png --id 3", "give images to look for, or --id"),
+        ("", "give images to search by, or --id"),
+        ("photos/001.png --id 3", "give images to search by, or --id"),
         ("nothing.png", "nothing.png: No such file"),
         ("model/config.json", "not an image"),
         ("photos/001.png -k 0", "-k"),
         ("photos/001.png --region 1,2", "--region 1,2: expected"),
-        ("photos/001.png --filter x", "--filter x: expected key=value"),
+        ("photos/001.png --filter x", "--filter x: expected a comparison"),
         ("photos/001.png --max-radius -1", "max-radius"),
         ("photos/001.png --device nonsense", "device 'nonsense'"),
     ],
@@ -549,7 +590,7 @@ def test_models(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_verify(home: Path, capsys: Capture) -> None:
     out, error = said(capsys, "verify")
-    assert (out[:16], error) == ("sound: 12 images", "")
+    assert (out[:16], error) == ("no problems: 12 ", "")
     write_photos(home / "more", 1, first=30)
     assert run(["add", "more", "-q"]) == 0
     shutil.rmtree(home / "more")

@@ -1,0 +1,135 @@
+"""Filters against a plain Python reading of the same conditions."""
+
+import json
+from operator import ge, gt, le, lt
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mchindex.storage import filters
+from mchindex.storage.records import Row
+from mchindex.storage.store import Store
+
+KEYS = ("a", "b", "a.b", "camera", 'quo"te', "")
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([0.5, 2.0, -1.5]),
+    st.sampled_from(["", "a", "b", "2", "äö"]),
+)  # fmt: skip
+values = st.one_of(
+    scalars,
+    st.lists(scalars, max_size=3),
+    st.dictionaries(st.sampled_from(KEYS), scalars, max_size=2),
+)
+metadata = st.one_of(st.none(), st.dictionaries(st.sampled_from(KEYS), values, max_size=4))
+ordered = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5]), st.sampled_from(["", "a"]))
+
+
+def several(one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(one, st.lists(one, max_size=3))
+
+
+comparisons = st.one_of(
+    several(scalars),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "=": several(scalars), "!=": several(scalars), "<": several(ordered),
+            "<=": several(ordered), ">": several(ordered), ">=": several(ordered),
+        },
+    ).filter(bool),
+)  # fmt: skip
+conditions = st.dictionaries(
+    st.sampled_from([*KEYS, "camera.a", "a.a.b", "b.a"]), comparisons, max_size=2
+)
+
+
+def values_at(data: Any, name: str) -> list[Any]:
+    """What is stored under a key, or under the path that its dots describe."""
+    found = [data[name]] if isinstance(data, dict) and name in data else []
+    if "." in name:
+        at: Any = data
+        for part in name.split("."):
+            at = at.get(part, ...) if isinstance(at, dict) else ...
+        found += [] if at is ... else [at]
+    return [v for f in found for v in (f if isinstance(f, list) else [f])
+            if not isinstance(v, (dict, list))]  # fmt: skip
+
+
+def kind(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return type(value).__name__
+    return "text" if isinstance(value, str) else "number"
+
+
+def holds(data: Any, name: str, operator: str, operand: Any) -> bool:
+    operands = operand if isinstance(operand, list) else [operand]
+    there = values_at(data or {}, name)
+    if operator == "!=":
+        return not holds(data, name, "=", operand)
+    if operator == "=":
+        present = any(v is not None for v in there) or _has_compound(data or {}, name)
+        equal = any(v is not None and o is not None and v == o for v in there for o in operands)
+        return equal or (None in operands and not present)
+    compare = {"<": lt, "<=": le, ">": gt, ">=": ge}[operator]
+    return any(
+        kind(v) == kind(o) and kind(v) in ("text", "number") and compare(v, o)
+        for v in there
+        for o in operands
+    )
+
+
+def _has_compound(data: Any, name: str) -> bool:
+    """A list or an object is there, so the key is not missing."""
+    at: list[Any] = [data.get(name)]
+    deep: Any = data
+    for part in name.split("."):
+        deep = deep.get(part) if isinstance(deep, dict) else None
+    return any(isinstance(v, (dict, list)) for v in [*at, deep])
+
+
+def matches(data: Any, wanted: dict[str, Any]) -> bool:
+    return all(
+        holds(data, name, operator, operand)
+        for name, value in wanted.items()
+        for operator, operand in (value if isinstance(value, dict) else {"=": value}).items()
+    )
+
+
+@settings(max_examples=1000)
+@given(st.lists(metadata, max_size=6), conditions)
+@example([{"a": []}, {"a": {}}, {"a": [None]}, {"a": None}, {}, None], {"a": None})
+@example([{"a": "2"}, {"a": 3}, {"a": [1, 5]}, {"a": True}], {"a": {">=": 2}})
+@example([{"camera": {"a": 1}}, {"camera.a": 1}, {"camera": "a"}], {"camera.a": {"!=": 1}})
+def test_filters_match_a_plain_reading(rows: list[Any], wanted: dict[str, Any]) -> None:
+    store = Store(None)
+    try:
+        with store.writer():
+            store.insert(
+                [
+                    Row(i, b"\0" * 7, metadata=None if m is None else json.dumps(m))
+                    for i, m in enumerate(rows)
+                ]
+            )
+        found = store.ids(store.matching(wanted).tolist())
+    finally:
+        store.close()
+    assert found == [i for i, m in enumerate(rows) if matches(m, wanted)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"a": {"~": 1}}, "compares with =, !=, <"),
+        ({"a": {}}, "has no comparison"),
+        ({"a": {">": None}}, "numbers or text"),
+        ({"a": {">": True}}, "numbers or text"),
+        ({"a": {">": [1, object()]}}, "text, numbers"),
+        ({"a": float("nan")}, "finite"),
+        ({1: 2}, "keys are text"),
+    ],
+)
+def test_conditions_that_make_no_sense(wanted: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        filters.where(wanted)
