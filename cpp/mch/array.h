@@ -111,6 +111,7 @@ class PackedInts {
     Array<uint8_t> bytes_;
 };
 
+inline size_t bitmap_words(size_t n) { return (n + 63) / 64; }
 inline bool test_bit(const uint64_t* bits, size_t i) { return bits[i >> 6] >> (i & 63) & 1; }
 inline void set_bit(uint64_t* bits, size_t i) { bits[i >> 6] |= uint64_t(1) << (i & 63); }
 

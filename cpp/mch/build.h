@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "group.h"
-#include "segment.h"
+#include "view.h"
 
 namespace mch {
 
@@ -21,7 +21,29 @@ struct Entries {
     std::vector<int64_t> id;
     std::vector<uint8_t> region, guest;
     size_t size() const { return id.size(); }
+    uint8_t region_of(size_t i) const { return region.empty() ? 0 : region[i]; }
 };
+
+// Appends the live entries of a segment, in the order of its buckets.
+template <class C>
+void append_live(const View<C>& part, Entries<C>& out) {
+    const Segment<C>& seg = *part.seg;
+    std::vector<uint64_t> host(bitmap_words(seg.n_images), seg.primary.empty() ? ~uint64_t(0) : 0);
+    if (!seg.primary.empty())
+        for (uint32_t e = 0; e < seg.n_entries; ++e)
+            if (seg.is_primary(e)) set_bit(host.data(), seg.image[e]);
+    out.region.resize(out.size());
+    out.guest.resize(out.size());
+    for (uint32_t b = 0; b < seg.n_buckets; ++b)
+        for (uint32_t e = seg.start(b); e < seg.start(b + 1); ++e) {
+            if (!part.live(e)) continue;
+            uint32_t slot = uint32_t(seg.image[e]);
+            out.code.push_back(seg.codes().at(b));
+            out.id.push_back(seg.id[slot]);
+            out.region.push_back(seg.region_of(e));
+            out.guest.push_back(!test_bit(host.data(), slot));
+        }
+}
 
 // Stable sort of `items` by the lowest `bits` bits of key(item), `digit` bits a pass; passes in which
 // all keys agree are skipped.
@@ -75,7 +97,6 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     const size_t n = in.size();
     auto seg = std::make_shared<Segment<C>>();
     seg->bits = bits;
-    auto region = [&](size_t i) { return in.region.empty() ? uint8_t(0) : in.region[i]; };
 
     std::vector<uint32_t> slot;
     {
@@ -101,7 +122,7 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     auto less = [&](const Item& a, const Item& b) {
         if (!(in.code[a.index] == in.code[b.index])) return in.code[a.index].before(in.code[b.index]);
         if (slot[a.index] != slot[b.index]) return slot[a.index] < slot[b.index];
-        return region(a.index) < region(b.index);
+        return in.region_of(a.index) < in.region_of(b.index);
     };
     for (size_t i = 0; i < n;) {
         if (i + 16 < n) __builtin_prefetch(&in.code[items[i + 16].index]);
@@ -202,7 +223,7 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
         for (uint32_t at = seg->start(bucket[i]); e < code_end[i]; ++e, ++at) {
             uint32_t s = slot[entry[e]];
             seg->image.set(at, s);
-            if (regions) seg->region.mutable_data()[at] = region(entry[e]);
+            if (regions) seg->region.mutable_data()[at] = in.region_of(entry[e]);
             if (first.empty()) continue;
             ++count[s];
             bool guest = guests && in.guest[entry[e]];
@@ -210,7 +231,7 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
         }
     }
     if (!first.empty()) {
-        seg->primary = Array<uint64_t>((n_entries + 63) / 64);
+        seg->primary = Array<uint64_t>(bitmap_words(n_entries));
         for (uint32_t at : first)
             if (at != UINT32_MAX) set_bit(seg->primary.mutable_data(), at);
     }

@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "collect.h"
+#include "options.h"
 #include "planner.h"
 #include "substring.h"
 
 namespace mch {
-
-enum class Strategy { automatic, probe, substring, scan };
 
 // One query on its way through the parts of a table.
 template <class C>

@@ -10,6 +10,9 @@
 #include <cstring>
 #include <functional>
 #include <system_error>
+#include <vector>
+
+#include "workers.h"
 
 namespace mch {
 namespace {
@@ -236,11 +239,11 @@ void list_checks(const Segment<C>& s, uint32_t n_dead, const Bitmap* dead, std::
         ok &= s.occupied_rank.size() == s.occupied.size() / 8 && s.order.size() == u;
         ok &= s.bucket_start.empty() ? u == n : s.bucket_start.size() == size_t(u) + 1;
         ok &= s.image.size() == n && (s.region.empty() || s.region.size() == n);
-        ok &= s.primary.empty() || s.primary.size() == (size_t(n) + 63) / 64;
+        ok &= s.primary.empty() || s.primary.size() == bitmap_words(n);
         ok &= s.codes_of_image.size() == 0 || s.codes_of_image.size() == m;
-        ok &= s.id.first.size() == (size_t(m) + 63) / 64 && s.id.offset.size() == m;
+        ok &= s.id.first.size() == (size_t(m) + IdList::block - 1) / IdList::block && s.id.offset.size() == m;
         ok &= n_dead <= m && (n_dead == 0 || dead);
-        ok &= !dead || dead->size() == (size_t(m) + 63) / 64;
+        ok &= !dead || dead->size() == bitmap_words(m);
         return ok;
     });
     checks.push_back([=] {

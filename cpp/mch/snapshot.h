@@ -12,9 +12,8 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
-#include "table.h"
+#include "state.h"
 
 namespace mch {
 
