@@ -50,16 +50,18 @@ void add(AnyTable& table, const py::object& ids, const py::object& codes, const 
     Ids i = integers(ids, "ids");
     const py::ssize_t n = c.shape(0);
     if (i.ndim() > 1 || i.size() != n)
-        throw py::value_error("ids must be one a code: ids have shape " + shape_text(i) + ", codes " + shape_text(c));
+        throw py::value_error("ids must be one per code, but ids have shape " + shape_text(i) + " and codes " +
+                              shape_text(c));
     for (py::ssize_t j = 0; j < n; ++j)
-        if (i.data()[j] == -1) throw py::value_error("an id of -1 marks a missing hit; number images otherwise");
+        if (i.data()[j] == -1)
+            throw py::value_error("an id must not be -1, which marks a missing hit in results; use another id");
     if (n > py::ssize_t(UINT32_MAX / 2)) throw py::value_error("at most 2147483647 codes can be added at once");
     std::vector<uint8_t> r;
     if (!regions.is_none()) {
         Ids wide = integers(regions, "regions");
         if (wide.ndim() > 1 || wide.size() != n)
-            throw py::value_error("regions must be one a code: regions have shape " + shape_text(wide) + ", codes " +
-                                  shape_text(c));
+            throw py::value_error("regions must be one per code, but regions have shape " + shape_text(wide) +
+                                  " and codes " + shape_text(c));
         r.resize(size_t(n));
         for (py::ssize_t j = 0; j < n; ++j) {
             if (wide.data()[j] < 0 || wide.data()[j] > 255)
@@ -80,7 +82,7 @@ SearchResult search(const AnyTable& table, const py::object& codes, const py::ob
     SearchOptions o = common_options(allowed, strategy, threads);
     o.k = uint64_t(integer(k, "k", 1, most));
     if (!max_radius.is_none()) o.max_radius = int(integer(max_radius, "max_radius", 0, kMaxBits, true));
-    if (!max_buckets.is_none()) {  // a number beyond 2**63 - 1 is no limit
+    if (!max_buckets.is_none()) {  // a number above 2**63 - 1 means no limit
         auto limit = integer(max_buckets, "max_buckets", 0, INT64_MAX, true);
         if (limit < INT64_MAX || max_buckets.equal(py::int_(INT64_MAX))) o.max_buckets = uint64_t(limit);
     }
@@ -88,8 +90,8 @@ SearchResult search(const AnyTable& table, const py::object& codes, const py::ob
     const py::ssize_t n = c.shape(0);
     if (n * int64_t(o.k) > most)
         throw py::value_error("k = " + std::to_string(o.k) + " for " + std::to_string(n) +
-                              " queries asks for more than 2**27 rows; search for fewer queries or neighbours at a "
-                              "time, or use within()");
+                              " queries makes more than 2**27 hits; pass fewer queries at a time or a smaller k, or "
+                              "use within()");
     SearchResult r(n, py::ssize_t(o.k));
     SearchRows rows{r.ids.mutable_data(),    r.distances.mutable_data(), r.regions.mutable_data(),
                     r.counts.mutable_data(), r.buckets.mutable_data(),   r.candidates.mutable_data(),
@@ -131,7 +133,6 @@ RangeResult within(const AnyTable& table, const py::object& codes, const py::obj
     return r;
 }
 
-// Masks of exactly `radius` flips in visiting order.
 py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& radius_arg,
                                  const py::object& limit_arg) {
     const int bits = bits_argument(bits_arg), radius = int(integer(radius_arg, "radius", 0, bits));
@@ -139,7 +140,7 @@ py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& r
     const auto all = Binomials::get().choose(bits, radius);
     int64_t limit = limit_arg.is_none() ? most + 1 : integer(limit_arg, "limit", 0, most);
     if (all < Binomials::Wide(limit)) limit = int64_t(all);
-    if (limit > most) throw py::value_error("there are more than 2**27 such masks; pass a limit");
+    if (limit > most) throw py::value_error("there are more than 2**27 masks of this radius; pass a limit");
     py::array_t<uint8_t> out({py::ssize_t(limit), py::ssize_t(bits / 8)});
     with_code_type(bits, [&](auto type) {
         using C = typename decltype(type)::type;
@@ -155,9 +156,9 @@ py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& r
 }
 
 py::array_t<int64_t> bucket_ranks(const py::object& masks) {
-    py::array a = as_array(masks);
+    py::array a = as_array(masks, "masks");
     if (a.ndim() < 1 || a.shape(a.ndim() - 1) < 1 || a.shape(a.ndim() - 1) > kMaxBits / 8)
-        throw py::value_error("masks must have 1 to 32 bytes a row, not shape " + shape_text(a));
+        throw py::value_error("masks must have 1 to 32 bytes per row, not shape " + shape_text(a));
     const int bits = int(a.shape(a.ndim() - 1)) * 8;
     Bytes m = packed_codes(masks, bits, "masks");
     py::array_t<int64_t> out(m.shape(0));
@@ -169,7 +170,7 @@ py::array_t<int64_t> bucket_ranks(const py::object& masks) {
     return out;
 }
 
-// Sets one of the exceptions that mchindex/errors.py defines.
+// Raises one of the exceptions that mchindex/errors.py defines.
 void raise(const char* name, const std::exception& e) {
     py::set_error(py::module_::import("mchindex.errors").attr(name), e.what());
 }
@@ -192,7 +193,7 @@ PYBIND11_MODULE(_core, m) {
         } catch (const SnapshotError& e) {
             raise("SnapshotError", e);
         } catch (const std::system_error& e) {
-            // what() is "path: reason"; Python picks the subclass (FileNotFoundError, …) by number.
+            // what() is "path: reason". Python picks the subclass, such as FileNotFoundError, by errno.
             std::string path = e.what();
             path = path.substr(0, path.rfind(": "));
             errno = e.code().value();
@@ -200,17 +201,19 @@ PYBIND11_MODULE(_core, m) {
         }
     });
 
-    py::class_<SearchResult>(m, "SearchResult", "The answer to `BucketTable.search`, one row a query.")
-        .def_readonly("ids", &SearchResult::ids, "(q, k) int64, nearest first; -1 where there are fewer than k.")
-        .def_readonly("distances", &SearchResult::distances, "(q, k) int32; -1 where there are fewer than k.")
+    py::class_<SearchResult>(m, "SearchResult", "The result of `BucketTable.search`: one row per query.")
+        .def_readonly("ids", &SearchResult::ids, "(q, k) int64: nearest image first; -1 where fewer than k were found.")
+        .def_readonly("distances", &SearchResult::distances,
+                      "(q, k) int32: Hamming distance of the image's nearest code; -1 as in `ids`.")
         .def_readonly("regions", &SearchResult::regions,
-                      "(q, k) int16: the region of the nearest code; -1 where missing.")
-        .def_readonly("counts", &SearchResult::counts, "(q,) int64: images found.")
+                      "(q, k) int16: region of the image's nearest code; -1 as in `ids`.")
+        .def_readonly("counts", &SearchResult::counts, "(q,) int64: number of images found, at most k.")
         .def_readonly("buckets", &SearchResult::buckets,
-                      "(q,) int64: buckets that Algorithm 1 visits, empty ones included; at most 2**63 - 1.")
-        .def_readonly("radius", &SearchResult::radius, "(q,) int32: radius of the last bucket visited.")
-        .def_readonly("candidates", &SearchResult::candidates, "(q,) int64: codes in the visited buckets.")
-        .def_readonly("exact", &SearchResult::exact, "(q,) bool: False only where a limit cut the search short.")
+                      "(q,) int64: number of buckets that Algorithm 1 visits, empty ones included; at most 2**63 - 1.")
+        .def_readonly("radius", &SearchResult::radius, "(q,) int32: radius of the last bucket that Algorithm 1 visits.")
+        .def_readonly("candidates", &SearchResult::candidates, "(q,) int64: number of stored codes in those buckets.")
+        .def_readonly("exact", &SearchResult::exact,
+                      "(q,) bool: False if max_radius or max_buckets kept images out of the answer.")
         .def("__len__", [](const SearchResult& r) { return r.counts.size(); })
         .def("__repr__", [](const SearchResult& r) {
             return "SearchResult(" + std::to_string(r.ids.shape(0)) + " queries, k=" + std::to_string(r.ids.shape(1)) +
@@ -218,11 +221,12 @@ PYBIND11_MODULE(_core, m) {
         });
 
     py::class_<RangeResult>(m, "RangeResult",
-                            "The answer to `BucketTable.within`: query i owns rows lims[i]:lims[i + 1].")
-        .def_readonly("lims", &RangeResult::lims, "(q + 1,) int64.")
-        .def_readonly("ids", &RangeResult::ids, "int64, a query's nearest first.")
-        .def_readonly("distances", &RangeResult::distances, "int32.")
-        .def_readonly("regions", &RangeResult::regions, "int16: the region of the nearest code.")
+                            "The result of `BucketTable.within`: the hits of query i are rows lims[i]:lims[i + 1].")
+        .def_readonly("lims", &RangeResult::lims, "(q + 1,) int64: where the hits of each query start, and the end.")
+        .def_readonly("ids", &RangeResult::ids, "(hits,) int64: the nearest image of each query first.")
+        .def_readonly("distances", &RangeResult::distances,
+                      "(hits,) int32: Hamming distance of the image's nearest code.")
+        .def_readonly("regions", &RangeResult::regions, "(hits,) int16: region of the image's nearest code.")
         .def("__len__", [](const RangeResult& r) { return r.lims.size() - 1; })
         .def("__repr__", [](const RangeResult& r) {
             return "RangeResult(" + std::to_string(r.lims.size() - 1) + " queries, " + std::to_string(r.ids.size()) +
@@ -231,23 +235,23 @@ PYBIND11_MODULE(_core, m) {
 
     py::class_<AnyTable, std::shared_ptr<AnyTable>>(
         m, "BucketTable",
-        "A table of hash buckets in which an image may stand under several codes.\n\n"
+        "A table of hash buckets in which an image may have several codes.\n\n"
         "Codes are packed as np.packbits packs them; images are int64 ids. Searching while another\n"
         "thread adds or removes is safe: a search sees the table as it was at one moment.")
         .def(py::init([](const py::object& bits) { return make_table(bits_argument(bits)); }), py::arg("bits") = 64,
-             "An empty table of codes of `bits` bits: a multiple of 8 from 8 to 256.")
-        .def_property_readonly("bits", &AnyTable::bits, "Width of the codes.")
-        .def_property_readonly("n_codes", &AnyTable::n_codes, "Distinct (image, code) pairs.")
+             "Create an empty table for codes of `bits` bits: a multiple of 8 from 8 to 256.")
+        .def_property_readonly("bits", &AnyTable::bits, "Bits per code.")
+        .def_property_readonly("n_codes", &AnyTable::n_codes, "Number of distinct (image, code) pairs.")
         .def_property_readonly("n_buckets",
                                py::cpp_function(&AnyTable::n_buckets, py::call_guard<py::gil_scoped_release>()),
-                               "Distinct codes, that is occupied buckets.")
+                               "Number of distinct codes, that is, of occupied buckets.")
         .def("__len__", &AnyTable::n_images)
         .def(
             "__contains__",
             [](const AnyTable& t, const py::object& id) {
                 if (!PyIndex_Check(id.ptr())) return false;
                 auto number = py::reinterpret_steal<py::object>(PyNumber_Index(id.ptr()));
-                if (!number && PyErr_ExceptionMatches(PyExc_TypeError)) {  // an array of several, say
+                if (!number && PyErr_ExceptionMatches(PyExc_TypeError)) {  // for example an array of several ids
                     PyErr_Clear();
                     return false;
                 }
@@ -263,9 +267,10 @@ PYBIND11_MODULE(_core, m) {
                         " images, " + std::to_string(t.n_codes()) + " codes)";
              })
         .def("add", &add, py::arg("ids"), py::arg("codes"), py::arg("regions") = py::none(),
-             "Stores codes[i] for the image ids[i], with an optional region number from 0 to 255.\n\n"
-             "The same id may come in several rows and several calls. An (id, code) pair that is\n"
-             "already there is stored once, with the smaller region.")
+             "Store codes[i] for the image ids[i], with an optional region number from 0 to 255.\n\n"
+             "An id may occur in several rows and several calls. A repeated (id, code) pair is stored\n"
+             "once, with the smallest of its regions. Raises TypeError or ValueError, and changes nothing,\n"
+             "if an argument has the wrong type, shape or range.")
         .def(
             "remove",
             [](AnyTable& t, const py::object& ids) {
@@ -273,24 +278,25 @@ PYBIND11_MODULE(_core, m) {
                 py::gil_scoped_release release;
                 return t.remove(std::move(list));
             },
-            py::arg("ids"), "Removes images with all their codes. Returns how many of them were there.")
+            py::arg("ids"),
+            "Remove images with all their codes. Unknown ids are ignored. Return the number of images removed.")
         .def("search", &search, py::arg("codes"), py::arg("k") = 10, py::arg("max_radius") = py::none(),
              py::arg("max_buckets") = py::none(), py::arg("allowed") = py::none(), py::arg("strategy") = "auto",
              py::arg("threads") = 0,
-             "The k nearest distinct images of each code: by distance, then in the order in which\n"
-             "Algorithm 1 visits buckets, then by id. An image counts once, at its nearest code.\n\n"
-             "max_radius   look no further than this distance (inclusive)\n"
-             "max_buckets  visit no more than this many buckets, empty ones included\n"
-             "allowed      only these ids\n"
-             "strategy     \"auto\", \"probe\", \"substring\" or \"scan\": the answer is the same\n"
-             "threads      0: all cores")
+             "Return the k nearest distinct images for each code, ordered by distance, then by the order\n"
+             "in which Algorithm 1 visits buckets, then by id. An image counts once, at its nearest code.\n\n"
+             "max_radius   return only images within this distance (inclusive)\n"
+             "max_buckets  visit at most this many buckets, empty ones included\n"
+             "allowed      return only images with these ids\n"
+             "strategy     \"auto\", \"probe\", \"substring\" or \"scan\"; the answer is the same\n"
+             "threads      number of threads to use; 0 means all cores")
         .def("within", &within, py::arg("codes"), py::arg("radius"), py::arg("allowed") = py::none(),
              py::arg("strategy") = "auto", py::arg("threads") = 0,
-             "All images within `radius` (inclusive) of each code, in the order of search().")
+             "Return all images within `radius` (inclusive) of each code, in the order of search().")
         .def("optimize", &AnyTable::optimize, py::arg("substring") = false, py::call_guard<py::gil_scoped_release>(),
-             "Folds all that was added and removed into one segment now, instead of bit by bit in\n"
-             "the background; with substring=True also builds the substring index. Answers stay the same.")
-        .def("memory", &AnyTable::memory, "Bytes by part, and their \"total\".")
+             "Merge all changes into one segment now, instead of step by step in the background. With\n"
+             "substring=True, also build the substring index. Answers stay the same.")
+        .def("memory", &AnyTable::memory, "Return the bytes used by each kind of data, and their \"total\".")
         .def(
             "save",
             [](const AnyTable& t, const py::object& path) {
@@ -298,7 +304,8 @@ PYBIND11_MODULE(_core, m) {
                 py::gil_scoped_release release;
                 t.save(p);
             },
-            py::arg("path"), "Writes the table to a file, replacing it in one step.")
+            py::arg("path"),
+            "Write the table to a file, replacing an existing one atomically. Raises OSError on failure.")
         .def_static(
             "load",
             [](const py::object& path, bool mmap) {
@@ -307,22 +314,27 @@ PYBIND11_MODULE(_core, m) {
                 return load_table(p, mmap);
             },
             py::arg("path"), py::arg("mmap") = false,
-            "Reads a table that save() wrote; with mmap=True its arrays stay in the file.");
+            "Read a table that save() wrote. With mmap=True, its arrays stay in the file and are mapped.\n\n"
+            "Raises a SnapshotError if the file is not a table, is damaged or too new, and OSError if it\n"
+            "cannot be read.");
 
-    m.def("cpu_paths", &cpu_paths, "The sets of inner loops that this machine can run, best first.");
-    m.def("cpu_path", &cpu_path, "The one in use.");
+    m.def("cpu_paths", &cpu_paths,
+          "Return the names of the CPU paths (sets of inner loops) that this machine can run, fastest first.");
+    m.def("cpu_path", &cpu_path, "Return the name of the CPU path in use.");
     m.def(
         "use_cpu_path",
         [](const std::string& name) {
             if (!use_cpu_path(name)) {
                 std::string all;
                 for (auto& p : cpu_paths()) all += (all.empty() ? "" : ", ") + p;
-                throw py::value_error("this machine runs " + all + ", not " + name);
+                throw py::value_error("there is no CPU path \"" + name + "\" on this machine; choose one of " + all);
             }
         },
-        py::arg("name"), "Uses another one, in the whole process. For tests and measurements.");
+        py::arg("name"), "Use another CPU path, in the whole process. For tests and measurements.");
     m.def("probe_masks", &probe_masks, py::arg("bits"), py::arg("radius"), py::arg("limit") = py::none(),
-          "XOR masks of exactly `radius` flips in the order in which Algorithm 1 visits them, packed.");
+          "Return the packed XOR masks of exactly `radius` flips, in the order in which Algorithm 1 visits them;\n"
+          "only the first `limit`, if given.");
     m.def("bucket_ranks", &bucket_ranks, py::arg("masks"),
-          "1-based rank of the bucket at each packed XOR mask in Algorithm 1's order; at most 2**63 - 1.");
+          "Return the 1-based rank of the bucket at each packed XOR mask in the visiting order of Algorithm 1;\n"
+          "at most 2**63 - 1.");
 }

@@ -22,8 +22,8 @@ Entries<C> load_entries(const int64_t* ids, const uint8_t* codes, const uint8_t*
     return in;
 }
 
-// Keeps of `in` the entries that `next` does not hold yet, and counts their images in next.n_images.
-// If `next` holds an entry with a larger region, the entry gets the smaller one.
+// Drops the entries of `in` that `next` already holds, and adds the new images to next.n_images. If
+// `next` holds an entry with a larger region, that entry gets the smaller region.
 template <class C>
 void keep_new(Entries<C>& in, State<C>& next, const LinearHash& hash) {
     const size_t n = in.size();

@@ -9,9 +9,9 @@
 
 namespace mch {
 
-// Collects the buckets within a bound that shrinks to the K-th image's distance. The bound counts
-// primary entries, so it is never too small; it may be a little too large while an image's nearest
-// code is not its primary one.
+// Collects the buckets within a bound, which shrinks to the distance of the K-th image. The bound
+// counts primary entries only, so it is never too small. It may be a little too large, because an
+// image's nearest code need not be its primary one.
 template <class C>
 class Collector {
   public:
@@ -45,8 +45,8 @@ class Collector {
         while (bound_ > 0 && within_ - images_[bound_] >= k_) within_ -= images_[bound_--];
     }
 
-    // Forgets this part's buckets further than `radius`, to find them again in another way. The
-    // bound stays: that many images are known to be within it.
+    // Forgets this part's buckets beyond `radius`, so that another strategy can find them again. The
+    // bound stays: K images are known to be within it.
     void forget_beyond(int radius, uint32_t part, const View<C>& view) {
         std::erase_if(hits_, [&](const Hit& h) {
             if (h.part != part || h.distance <= radius) return false;
@@ -59,10 +59,10 @@ class Collector {
         });
     }
 
-    // The buckets found, those beyond the bound among them.
+    // The buckets found, including some that are now beyond the bound.
     const std::vector<Hit>& hits() const { return hits_; }
 
-    // Gives back the memory of an unusually large search.
+    // Frees the memory of an unusually large search.
     void trim() {
         if (hits_.capacity() > kept_between_searches) hits_ = {};
     }
