@@ -21,7 +21,7 @@ slow: $(VENV)/installed $(VENV)/test
 check: $(VENV)/installed $(VENV)/test $(VENV)/bench $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror cpp/*.cpp cpp/mch/*.cpp cpp/mch/*.h
+	$(BIN)/clang-format --dry-run -Werror cpp/*.cpp cpp/*.h cpp/mch/*.cpp cpp/mch/*.h
 	$(BIN)/mypy mchindex tests bench
 	$(BIN)/stubtest mchindex._core --mypy-config-file pyproject.toml --allowlist tests/stubtest.allow
 	$(BIN)/python bench/readme.py --check
@@ -29,7 +29,7 @@ check: $(VENV)/installed $(VENV)/test $(VENV)/bench $(VENV)/dev
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i cpp/*.cpp cpp/mch/*.cpp cpp/mch/*.h
+	$(BIN)/clang-format -i cpp/*.cpp cpp/*.h cpp/mch/*.cpp cpp/mch/*.h
 
 # The whole suite under address and undefined-behaviour sanitizers, then what runs in threads under
 # the thread sanitizer.

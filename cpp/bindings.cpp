@@ -1,122 +1,21 @@
-// Python's view of the engine: conversion, checks of what callers pass, and the GIL.
+// The Python module: classes, functions and their documentation.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <optional>
 #include <string>
 #include <system_error>
 
+#include "arguments.h"
 #include "mch/probe.h"
 #include "mch/scan.h"
 #include "mch/snapshot.h"
 #include "mch/table.h"
+#include "mch/workers.h"
 
-namespace py = pybind11;
 using namespace mch;
 
 namespace {
-
-// Contiguous, aligned and in the machine's byte order, converted where they are not.
-constexpr int kPlain = py::array::c_style | py::array::forcecast | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
-using Bytes = py::array_t<uint8_t, kPlain>;
-using Ids = py::array_t<int64_t, kPlain>;
-
-std::string type_name(const py::handle& x) { return py::str(py::type::of(x).attr("__name__")); }
-std::string shape_text(const py::array& a) { return py::str(a.attr("shape")); }
-
-py::array as_array(const py::object& x) {
-    py::object asarray = py::module_::import("numpy").attr("asarray");
-    if (py::hasattr(x, "mask") && py::hasattr(x, "filled"))
-        throw py::type_error("masked arrays are not supported; pass x.compressed() or x.filled(value)");
-    if (py::isinstance<py::array>(x)) return py::reinterpret_borrow<py::array>(x);
-    return py::array(PyAnySet_Check(x.ptr()) ? asarray(py::list(x)) : asarray(x));
-}
-
-// An integer argument in [low, high]; larger Python integers count as `high` where `clamp`.
-int64_t integer(const py::object& x, const char* name, int64_t low, int64_t high, bool clamp = false) {
-    auto number = py::reinterpret_steal<py::object>(PyNumber_Index(x.ptr()));
-    if (!number) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
-        PyErr_Clear();
-        throw py::type_error(std::string(name) + " must be an integer, not " + type_name(x));
-    }
-    int overflow = 0;
-    int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
-    if (clamp && (overflow > 0 || value > high)) return high;
-    if (overflow || value < low || value > high) {
-        std::string range =
-            clamp ? "at least " + std::to_string(low) : "from " + std::to_string(low) + " to " + std::to_string(high);
-        throw py::value_error(std::string(name) + " must be " + range + ", not " + std::string(py::str(number)));
-    }
-    return value;
-}
-
-int bits_argument(const py::object& x) {
-    int64_t bits = integer(x, "bits, a multiple of 8,", 8, kMaxBits);
-    if (bits % 8) throw py::value_error("bits must be a multiple of 8 from 8 to 256, not " + std::to_string(bits));
-    return int(bits);
-}
-
-// Integers of any kind as int64, whatever their shape.
-Ids integers(const py::object& x, const char* name) {
-    py::array a = as_array(x);
-    const char kind = a.dtype().kind();
-    if (a.size() == 0) return Ids(std::vector<py::ssize_t>(size_t(a.ndim()), 0));
-    if (kind != 'i' && kind != 'u')
-        throw py::type_error(std::string(name) + " must be integers, not " + std::string(py::str(a.dtype())));
-    if (kind == 'u' && a.itemsize() == 8) {
-        auto wide = py::array_t<uint64_t, kPlain>(a);
-        for (py::ssize_t i = 0; i < wide.size(); ++i)
-            if (wide.data()[i] > uint64_t(INT64_MAX))
-                throw py::value_error(std::string(name) + " must fit into int64; " + std::to_string(wide.data()[i]) +
-                                      " does not");
-    }
-    return Ids(a);
-}
-
-std::vector<int64_t> id_list(const py::object& x, const char* name) {
-    Ids a = integers(x, name);
-    if (a.ndim() > 1) throw py::value_error(std::string(name) + " must be one-dimensional, not " + shape_text(a));
-    return {a.data(), a.data() + a.size()};
-}
-
-// Packed codes, one a row; a single code may come without its row.
-Bytes packed_codes(const py::object& x, int bits, const char* name) {
-    const py::ssize_t width = bits / 8;
-    const std::string want =
-        "packed uint8 of shape (n, " + std::to_string(width) + "), as np.packbits(bits, axis=1) makes them";
-    py::array a = as_array(x);
-    const char kind = a.dtype().kind();
-    if (!a.dtype().is(py::dtype::of<uint8_t>()) && !(kind == 'u' && a.itemsize() == 1)) {
-        const bool listed = !py::isinstance<py::array>(x) && !py::hasattr(x, "dtype");
-        if (listed && a.size() == 0 && a.ndim() == 1) return Bytes(std::vector<py::ssize_t>{0, width});
-        if (!listed || (kind != 'i' && kind != 'u'))
-            throw py::type_error(std::string(name) + " must be " + want + "; these are " +
-                                 std::string(py::str(a.dtype())));
-        auto wide = Ids(a);
-        for (py::ssize_t i = 0; i < wide.size(); ++i)
-            if (wide.data()[i] < 0 || wide.data()[i] > 255)
-                throw py::value_error(std::string(name) + " must be bytes from 0 to 255, not " +
-                                      std::to_string(wide.data()[i]));
-    }
-    if ((a.ndim() == 2 && a.shape(1) == bits) || (a.ndim() == 1 && a.shape(0) == bits && bits > 8))
-        throw py::value_error(std::string(name) + " has shape " + shape_text(a) +
-                              ", one column a bit; pack them first: np.packbits(" + name + ", axis=-1)");
-    if ((a.ndim() != 2 || a.shape(1) != width) && (a.ndim() != 1 || a.shape(0) != width))
-        throw py::value_error(std::string(name) + " has shape " + shape_text(a) + "; a table of " +
-                              std::to_string(bits) + " bits takes " + want);
-    Bytes b = Bytes(a);
-    return b.ndim() == 2 ? b : Bytes(b.reshape({py::ssize_t(1), width}));
-}
-
-Strategy strategy_argument(const std::string& name) {
-    if (name == "auto") return Strategy::automatic;
-    if (name == "probe") return Strategy::probe;
-    if (name == "substring") return Strategy::substring;
-    if (name == "scan") return Strategy::scan;
-    throw py::value_error("strategy must be \"auto\", \"probe\", \"substring\" or \"scan\", not \"" + name + "\"");
-}
 
 SearchOptions common_options(const py::object& allowed, const std::string& strategy, const py::object& threads) {
     SearchOptions o;
@@ -151,16 +50,18 @@ void add(AnyTable& table, const py::object& ids, const py::object& codes, const 
     Ids i = integers(ids, "ids");
     const py::ssize_t n = c.shape(0);
     if (i.ndim() > 1 || i.size() != n)
-        throw py::value_error("ids must be one a code: ids have shape " + shape_text(i) + ", codes " + shape_text(c));
+        throw py::value_error("ids must be one per code, but ids have shape " + shape_text(i) + " and codes " +
+                              shape_text(c));
     for (py::ssize_t j = 0; j < n; ++j)
-        if (i.data()[j] == -1) throw py::value_error("an id of -1 marks a missing hit; number images otherwise");
+        if (i.data()[j] == -1)
+            throw py::value_error("an id must not be -1, which marks a missing hit in results; use another id");
     if (n > py::ssize_t(UINT32_MAX / 2)) throw py::value_error("at most 2147483647 codes can be added at once");
     std::vector<uint8_t> r;
     if (!regions.is_none()) {
         Ids wide = integers(regions, "regions");
         if (wide.ndim() > 1 || wide.size() != n)
-            throw py::value_error("regions must be one a code: regions have shape " + shape_text(wide) + ", codes " +
-                                  shape_text(c));
+            throw py::value_error("regions must be one per code, but regions have shape " + shape_text(wide) +
+                                  " and codes " + shape_text(c));
         r.resize(size_t(n));
         for (py::ssize_t j = 0; j < n; ++j) {
             if (wide.data()[j] < 0 || wide.data()[j] > 255)
@@ -181,7 +82,7 @@ SearchResult search(const AnyTable& table, const py::object& codes, const py::ob
     SearchOptions o = common_options(allowed, strategy, threads);
     o.k = uint64_t(integer(k, "k", 1, most));
     if (!max_radius.is_none()) o.max_radius = int(integer(max_radius, "max_radius", 0, kMaxBits, true));
-    if (!max_buckets.is_none()) {  // a number beyond 2**63 - 1 is no limit
+    if (!max_buckets.is_none()) {  // a number above 2**63 - 1 means no limit
         auto limit = integer(max_buckets, "max_buckets", 0, INT64_MAX, true);
         if (limit < INT64_MAX || max_buckets.equal(py::int_(INT64_MAX))) o.max_buckets = uint64_t(limit);
     }
@@ -189,8 +90,8 @@ SearchResult search(const AnyTable& table, const py::object& codes, const py::ob
     const py::ssize_t n = c.shape(0);
     if (n * int64_t(o.k) > most)
         throw py::value_error("k = " + std::to_string(o.k) + " for " + std::to_string(n) +
-                              " queries asks for more than 2**27 rows; search for fewer queries or neighbours at a "
-                              "time, or use within()");
+                              " queries makes more than 2**27 hits; pass fewer queries at a time or a smaller k, or "
+                              "use within()");
     SearchResult r(n, py::ssize_t(o.k));
     SearchRows rows{r.ids.mutable_data(),    r.distances.mutable_data(), r.regions.mutable_data(),
                     r.counts.mutable_data(), r.buckets.mutable_data(),   r.candidates.mutable_data(),
@@ -232,13 +133,6 @@ RangeResult within(const AnyTable& table, const py::object& codes, const py::obj
     return r;
 }
 
-std::string file_path(const py::object& path) {
-    std::string p = py::bytes(py::module_::import("os").attr("fsencode")(path));
-    if (p.find('\0') != std::string::npos) throw py::value_error("a path cannot hold a null character");
-    return p;
-}
-
-// Masks of exactly `radius` flips in visiting order.
 py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& radius_arg,
                                  const py::object& limit_arg) {
     const int bits = bits_argument(bits_arg), radius = int(integer(radius_arg, "radius", 0, bits));
@@ -246,7 +140,7 @@ py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& r
     const auto all = Binomials::get().choose(bits, radius);
     int64_t limit = limit_arg.is_none() ? most + 1 : integer(limit_arg, "limit", 0, most);
     if (all < Binomials::Wide(limit)) limit = int64_t(all);
-    if (limit > most) throw py::value_error("there are more than 2**27 such masks; pass a limit");
+    if (limit > most) throw py::value_error("there are more than 2**27 masks of this radius; pass a limit");
     py::array_t<uint8_t> out({py::ssize_t(limit), py::ssize_t(bits / 8)});
     with_code_type(bits, [&](auto type) {
         using C = typename decltype(type)::type;
@@ -262,9 +156,9 @@ py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& r
 }
 
 py::array_t<int64_t> bucket_ranks(const py::object& masks) {
-    py::array a = as_array(masks);
+    py::array a = as_array(masks, "masks");
     if (a.ndim() < 1 || a.shape(a.ndim() - 1) < 1 || a.shape(a.ndim() - 1) > kMaxBits / 8)
-        throw py::value_error("masks must have 1 to 32 bytes a row, not shape " + shape_text(a));
+        throw py::value_error("masks must have 1 to 32 bytes per row, not shape " + shape_text(a));
     const int bits = int(a.shape(a.ndim() - 1)) * 8;
     Bytes m = packed_codes(masks, bits, "masks");
     py::array_t<int64_t> out(m.shape(0));
@@ -276,7 +170,7 @@ py::array_t<int64_t> bucket_ranks(const py::object& masks) {
     return out;
 }
 
-// Sets one of the exceptions that mchindex/errors.py defines.
+// Raises one of the exceptions that mchindex/errors.py defines.
 void raise(const char* name, const std::exception& e) {
     py::set_error(py::module_::import("mchindex.errors").attr(name), e.what());
 }
@@ -299,7 +193,7 @@ PYBIND11_MODULE(_core, m) {
         } catch (const SnapshotError& e) {
             raise("SnapshotError", e);
         } catch (const std::system_error& e) {
-            // what() is "path: reason"; Python picks the subclass (FileNotFoundError, …) by number.
+            // what() is "path: reason". Python picks the subclass, such as FileNotFoundError, by errno.
             std::string path = e.what();
             path = path.substr(0, path.rfind(": "));
             errno = e.code().value();
@@ -307,17 +201,19 @@ PYBIND11_MODULE(_core, m) {
         }
     });
 
-    py::class_<SearchResult>(m, "SearchResult", "The answer to `BucketTable.search`, one row a query.")
-        .def_readonly("ids", &SearchResult::ids, "(q, k) int64, nearest first; -1 where there are fewer than k.")
-        .def_readonly("distances", &SearchResult::distances, "(q, k) int32; -1 where there are fewer than k.")
+    py::class_<SearchResult>(m, "SearchResult", "The result of `BucketTable.search`: one row per query.")
+        .def_readonly("ids", &SearchResult::ids, "(q, k) int64: nearest image first; -1 where fewer than k were found.")
+        .def_readonly("distances", &SearchResult::distances,
+                      "(q, k) int32: Hamming distance of the image's nearest code; -1 as in `ids`.")
         .def_readonly("regions", &SearchResult::regions,
-                      "(q, k) int16: the region of the nearest code; -1 where missing.")
-        .def_readonly("counts", &SearchResult::counts, "(q,) int64: images found.")
+                      "(q, k) int16: region of the image's nearest code; -1 as in `ids`.")
+        .def_readonly("counts", &SearchResult::counts, "(q,) int64: number of images found, at most k.")
         .def_readonly("buckets", &SearchResult::buckets,
-                      "(q,) int64: buckets that Algorithm 1 visits, empty ones included; at most 2**63 - 1.")
-        .def_readonly("radius", &SearchResult::radius, "(q,) int32: radius of the last bucket visited.")
-        .def_readonly("candidates", &SearchResult::candidates, "(q,) int64: codes in the visited buckets.")
-        .def_readonly("exact", &SearchResult::exact, "(q,) bool: False only where a limit cut the search short.")
+                      "(q,) int64: number of buckets that Algorithm 1 visits, empty ones included; at most 2**63 - 1.")
+        .def_readonly("radius", &SearchResult::radius, "(q,) int32: radius of the last bucket that Algorithm 1 visits.")
+        .def_readonly("candidates", &SearchResult::candidates, "(q,) int64: number of stored codes in those buckets.")
+        .def_readonly("exact", &SearchResult::exact,
+                      "(q,) bool: False if max_radius or max_buckets kept images out of the answer.")
         .def("__len__", [](const SearchResult& r) { return r.counts.size(); })
         .def("__repr__", [](const SearchResult& r) {
             return "SearchResult(" + std::to_string(r.ids.shape(0)) + " queries, k=" + std::to_string(r.ids.shape(1)) +
@@ -325,11 +221,12 @@ PYBIND11_MODULE(_core, m) {
         });
 
     py::class_<RangeResult>(m, "RangeResult",
-                            "The answer to `BucketTable.within`: query i owns rows lims[i]:lims[i + 1].")
-        .def_readonly("lims", &RangeResult::lims, "(q + 1,) int64.")
-        .def_readonly("ids", &RangeResult::ids, "int64, a query's nearest first.")
-        .def_readonly("distances", &RangeResult::distances, "int32.")
-        .def_readonly("regions", &RangeResult::regions, "int16: the region of the nearest code.")
+                            "The result of `BucketTable.within`: the hits of query i are rows lims[i]:lims[i + 1].")
+        .def_readonly("lims", &RangeResult::lims, "(q + 1,) int64: where the hits of each query start, and the end.")
+        .def_readonly("ids", &RangeResult::ids, "(hits,) int64: the nearest image of each query first.")
+        .def_readonly("distances", &RangeResult::distances,
+                      "(hits,) int32: Hamming distance of the image's nearest code.")
+        .def_readonly("regions", &RangeResult::regions, "(hits,) int16: region of the image's nearest code.")
         .def("__len__", [](const RangeResult& r) { return r.lims.size() - 1; })
         .def("__repr__", [](const RangeResult& r) {
             return "RangeResult(" + std::to_string(r.lims.size() - 1) + " queries, " + std::to_string(r.ids.size()) +
@@ -338,23 +235,23 @@ PYBIND11_MODULE(_core, m) {
 
     py::class_<AnyTable, std::shared_ptr<AnyTable>>(
         m, "BucketTable",
-        "A table of hash buckets in which an image may stand under several codes.\n\n"
+        "A table of hash buckets in which an image may have several codes.\n\n"
         "Codes are packed as np.packbits packs them; images are int64 ids. Searching while another\n"
         "thread adds or removes is safe: a search sees the table as it was at one moment.")
         .def(py::init([](const py::object& bits) { return make_table(bits_argument(bits)); }), py::arg("bits") = 64,
-             "An empty table of codes of `bits` bits: a multiple of 8 from 8 to 256.")
-        .def_property_readonly("bits", &AnyTable::bits, "Width of the codes.")
-        .def_property_readonly("n_codes", &AnyTable::n_codes, "Distinct (image, code) pairs.")
+             "Create an empty table for codes of `bits` bits: a multiple of 8 from 8 to 256.")
+        .def_property_readonly("bits", &AnyTable::bits, "Bits per code.")
+        .def_property_readonly("n_codes", &AnyTable::n_codes, "Number of distinct (image, code) pairs.")
         .def_property_readonly("n_buckets",
                                py::cpp_function(&AnyTable::n_buckets, py::call_guard<py::gil_scoped_release>()),
-                               "Distinct codes, that is occupied buckets.")
+                               "Number of distinct codes, that is, of occupied buckets.")
         .def("__len__", &AnyTable::n_images)
         .def(
             "__contains__",
             [](const AnyTable& t, const py::object& id) {
                 if (!PyIndex_Check(id.ptr())) return false;
                 auto number = py::reinterpret_steal<py::object>(PyNumber_Index(id.ptr()));
-                if (!number && PyErr_ExceptionMatches(PyExc_TypeError)) {  // an array of several, say
+                if (!number && PyErr_ExceptionMatches(PyExc_TypeError)) {  // for example an array of several ids
                     PyErr_Clear();
                     return false;
                 }
@@ -370,9 +267,10 @@ PYBIND11_MODULE(_core, m) {
                         " images, " + std::to_string(t.n_codes()) + " codes)";
              })
         .def("add", &add, py::arg("ids"), py::arg("codes"), py::arg("regions") = py::none(),
-             "Stores codes[i] for the image ids[i], with an optional region number from 0 to 255.\n\n"
-             "The same id may come in several rows and several calls. An (id, code) pair that is\n"
-             "already there is stored once, with the smaller region.")
+             "Store codes[i] for the image ids[i], with an optional region number from 0 to 255.\n\n"
+             "An id may occur in several rows and several calls. A repeated (id, code) pair is stored\n"
+             "once, with the smallest of its regions. Raises TypeError or ValueError, and changes nothing,\n"
+             "if an argument has the wrong type, shape or range.")
         .def(
             "remove",
             [](AnyTable& t, const py::object& ids) {
@@ -380,24 +278,25 @@ PYBIND11_MODULE(_core, m) {
                 py::gil_scoped_release release;
                 return t.remove(std::move(list));
             },
-            py::arg("ids"), "Removes images with all their codes. Returns how many of them were there.")
+            py::arg("ids"),
+            "Remove images with all their codes. Unknown ids are ignored. Return the number of images removed.")
         .def("search", &search, py::arg("codes"), py::arg("k") = 10, py::arg("max_radius") = py::none(),
              py::arg("max_buckets") = py::none(), py::arg("allowed") = py::none(), py::arg("strategy") = "auto",
              py::arg("threads") = 0,
-             "The k nearest distinct images of each code: by distance, then in the order in which\n"
-             "Algorithm 1 visits buckets, then by id. An image counts once, at its nearest code.\n\n"
-             "max_radius   look no further than this distance (inclusive)\n"
-             "max_buckets  visit no more than this many buckets, empty ones included\n"
-             "allowed      only these ids\n"
-             "strategy     \"auto\", \"probe\", \"substring\" or \"scan\": the answer is the same\n"
-             "threads      0: all cores")
+             "Return the k nearest distinct images for each code, ordered by distance, then by the order\n"
+             "in which Algorithm 1 visits buckets, then by id. An image counts once, at its nearest code.\n\n"
+             "max_radius   return only images within this distance (inclusive)\n"
+             "max_buckets  visit at most this many buckets, empty ones included\n"
+             "allowed      return only images with these ids\n"
+             "strategy     \"auto\", \"probe\", \"substring\" or \"scan\"; the answer is the same\n"
+             "threads      number of threads to use; 0 means all cores")
         .def("within", &within, py::arg("codes"), py::arg("radius"), py::arg("allowed") = py::none(),
              py::arg("strategy") = "auto", py::arg("threads") = 0,
-             "All images within `radius` (inclusive) of each code, in the order of search().")
+             "Return all images within `radius` (inclusive) of each code, in the order of search().")
         .def("optimize", &AnyTable::optimize, py::arg("substring") = false, py::call_guard<py::gil_scoped_release>(),
-             "Folds all that was added and removed into one segment now, instead of bit by bit in\n"
-             "the background; with substring=True also builds the substring index. Answers stay the same.")
-        .def("memory", &AnyTable::memory, "Bytes by part, and their \"total\".")
+             "Merge all changes into one segment now, instead of step by step in the background. With\n"
+             "substring=True, also build the substring index. Answers stay the same.")
+        .def("memory", &AnyTable::memory, "Return the bytes used by each kind of data, and their \"total\".")
         .def(
             "save",
             [](const AnyTable& t, const py::object& path) {
@@ -405,7 +304,8 @@ PYBIND11_MODULE(_core, m) {
                 py::gil_scoped_release release;
                 t.save(p);
             },
-            py::arg("path"), "Writes the table to a file, replacing it in one step.")
+            py::arg("path"),
+            "Write the table to a file, replacing an existing one atomically. Raises OSError on failure.")
         .def_static(
             "load",
             [](const py::object& path, bool mmap) {
@@ -414,22 +314,27 @@ PYBIND11_MODULE(_core, m) {
                 return load_table(p, mmap);
             },
             py::arg("path"), py::arg("mmap") = false,
-            "Reads a table that save() wrote; with mmap=True its arrays stay in the file.");
+            "Read a table that save() wrote. With mmap=True, its arrays stay in the file and are mapped.\n\n"
+            "Raises a SnapshotError if the file is not a table, is damaged or too new, and OSError if it\n"
+            "cannot be read.");
 
-    m.def("cpu_paths", &cpu_paths, "The sets of inner loops that this machine can run, best first.");
-    m.def("cpu_path", &cpu_path, "The one in use.");
+    m.def("cpu_paths", &cpu_paths,
+          "Return the names of the CPU paths (sets of inner loops) that this machine can run, fastest first.");
+    m.def("cpu_path", &cpu_path, "Return the name of the CPU path in use.");
     m.def(
         "use_cpu_path",
         [](const std::string& name) {
             if (!use_cpu_path(name)) {
                 std::string all;
                 for (auto& p : cpu_paths()) all += (all.empty() ? "" : ", ") + p;
-                throw py::value_error("this machine runs " + all + ", not " + name);
+                throw py::value_error("there is no CPU path \"" + name + "\" on this machine; choose one of " + all);
             }
         },
-        py::arg("name"), "Uses another one, in the whole process. For tests and measurements.");
+        py::arg("name"), "Use another CPU path, in the whole process. For tests and measurements.");
     m.def("probe_masks", &probe_masks, py::arg("bits"), py::arg("radius"), py::arg("limit") = py::none(),
-          "XOR masks of exactly `radius` flips in the order in which Algorithm 1 visits them, packed.");
+          "Return the packed XOR masks of exactly `radius` flips, in the order in which Algorithm 1 visits them;\n"
+          "only the first `limit`, if given.");
     m.def("bucket_ranks", &bucket_ranks, py::arg("masks"),
-          "1-based rank of the bucket at each packed XOR mask in Algorithm 1's order; at most 2**63 - 1.");
+          "Return the 1-based rank of the bucket at each packed XOR mask in the visiting order of Algorithm 1;\n"
+          "at most 2**63 - 1.");
 }

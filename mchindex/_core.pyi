@@ -1,4 +1,4 @@
-"""The compiled engine. `make check` compares this file with the extension."""
+"""Types of the compiled engine. `make check` compares this file with the extension."""
 
 from collections.abc import Set
 from os import PathLike
@@ -14,7 +14,7 @@ _Strategy = Literal["auto", "probe", "substring", "scan"]
 
 @final
 class SearchResult:
-    """The answer to `BucketTable.search`, one row a query."""
+    """The result of `BucketTable.search`: one row per query."""
 
     @property
     def ids(self) -> NDArray[np.int64]: ...
@@ -36,7 +36,7 @@ class SearchResult:
 
 @final
 class RangeResult:
-    """The answer to `BucketTable.within`: query i owns rows lims[i]:lims[i + 1]."""
+    """The result of `BucketTable.within`: the hits of query i are rows lims[i]:lims[i + 1]."""
 
     @property
     def lims(self) -> NDArray[np.int64]: ...
@@ -50,7 +50,11 @@ class RangeResult:
 
 @final
 class BucketTable:
-    """A table of hash buckets in which an image may stand under several codes."""
+    """A table of hash buckets in which an image may have several codes.
+
+    Codes are packed as np.packbits packs them; images are int64 ids. Searching while another
+    thread adds or removes is safe: a search sees the table as it was at one moment.
+    """
 
     def __init__(self, bits: SupportsIndex = 64) -> None: ...
     @property

@@ -1,5 +1,7 @@
 #!/bin/sh
-# Builds the extension with sanitizers and runs tests on it: sanitize.sh SANITIZERS TESTS...
+# Builds the extension with sanitizers and runs tests with it.
+# Usage: PYTHON=.venv/bin/python sh tests/sanitize.sh SANITIZERS PYTEST_ARGUMENTS...
+# for example: sh tests/sanitize.sh address,undefined tests/engine -k large
 set -eu
 sanitizers=$1
 shift
@@ -12,12 +14,15 @@ cmake=$(command -v cmake || echo "$(dirname "$python")/cmake")
     -DSKBUILD_PROJECT_VERSION="$("$python" -c 'from importlib.metadata import version; print(version("mchindex"))')" \
     -DPython_EXECUTABLE="$python" -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" >/dev/null
 "$cmake" --build "$build" --parallel 2 >/dev/null
-mkdir -p "$build/site/mchindex"
-cp "$root"/mchindex/*.py "$build/site/mchindex/"
+# A copy of the whole package, with this extension in place of an installed one.
+rm -rf "$build/site"
+mkdir "$build/site"
+cp -R "$root/mchindex" "$build/site/"
+rm -f "$build"/site/mchindex/_core*.so
 cp "$build"/_core*.so "$build/site/mchindex/"
 
-# Python itself is not built with a sanitizer, so its runtime comes first, and with it the C++ library
-# whose exceptions it watches; leaks of an interpreter that exits are not ours.
+# Python itself is not built with a sanitizer, so the sanitizer's runtime is preloaded, together with
+# the C++ library whose exceptions it intercepts. Leaks of the exiting interpreter are not ours.
 case $sanitizers in
     thread) library=libtsan.so ;;
     *) library=libasan.so ;;

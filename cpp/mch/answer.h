@@ -1,4 +1,4 @@
-// The answer to a query: what its collector holds, in order, every image once.
+// The answer to a query: the images its collector has found, in order, each image once.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@ namespace mch {
 template <class C>
 struct Limits {
     int radius;
-    bool cut = false;  // last_mask counts
+    bool cut = false;  // whether last_mask applies
     C last_mask{};
-    uint64_t buckets;  // that these limits allow
+    uint64_t buckets;  // how many these limits allow
 };
 
 struct Answer {
@@ -24,14 +24,14 @@ struct Answer {
     int radius = 0;
 };
 
-// Ids met so far; emptied in constant time.
+// The ids seen so far; cleared in constant time.
 class SeenIds {
   public:
     void clear() {
         if (++epoch_ == 0) std::fill(cell_.begin(), cell_.end(), Cell{}), epoch_ = 1;
         used_ = 0;
     }
-    bool insert(int64_t id) {  // false: was there
+    bool insert(int64_t id) {  // false: already there
         if (cell_.size() < 2 * (used_ + 1)) grow();
         Cell& c = find(id);
         if (c.epoch == epoch_) return false;
@@ -61,11 +61,11 @@ class SeenIds {
     uint32_t epoch_ = 1;
 };
 
-// Makes answers. Its memory is used again by the next.
+// Makes answers, one after the other; each reuses the memory of the one before.
 template <class C>
 class Answerer {
   public:
-    // emit(id, distance, region) for each of at most K images in order. `several`: images may have
+    // Calls emit(id, distance, region) for at most K images, in order. `several`: images may have
     // more than one code.
     template <class Emit>
     Answer finish(const Collector<C>& found, const C& query, const std::vector<View<C>>& parts, bool several,
@@ -77,7 +77,7 @@ class Answerer {
         sort_by_distance(found, query, parts);
         for (size_t d = 0, begin = 0; d <= size_t(found.bound()) && chosen_.size() < k_; begin = end_[d++]) {
             const size_t end = end_[d];
-            // Sorted a stretch at a time: of the last radius often only the first few are needed.
+            // Sort a stretch at a time: often only the first few of the last radius are needed.
             uint64_t stretch = std::max<uint64_t>(k_ - chosen_.size(), 16);
             for (size_t sorted = begin; begin < end && chosen_.size() < k_;) {
                 if (begin == sorted) {
@@ -110,7 +110,7 @@ class Answerer {
         return answer;
     }
 
-    // Gives back the memory of an unusually large answer.
+    // Frees the memory of an unusually large answer.
     void trim() {
         if (keyed_.capacity() + chosen_.capacity() + merged_.capacity() > Collector<C>::kept_between_searches)
             *this = Answerer();
@@ -148,14 +148,14 @@ class Answerer {
         }
     }
 
-    // Brings the first buckets of [begin, end) into visiting order, at least those up to `sorted`;
-    // returns where they end.
+    // Puts the first buckets of [begin, end) into visiting order, at least those before `sorted`.
+    // Returns where the sorted ones end.
     size_t sort_stretch(size_t begin, size_t sorted, size_t end, const std::vector<View<C>>& parts) {
         auto order = [](const Keyed& a, const Keyed& b) { return a.mask.before(b.mask); };
         auto first = keyed_.begin();
         if (sorted < end) std::nth_element(first + long(begin), first + long(sorted), first + long(end), order);
         std::sort(first + long(begin), first + long(sorted), order);
-        // Buckets of one code in several parts belong together: take in the stragglers.
+        // A code may have a bucket in several parts: keep those of the last code together.
         if (parts.size() > 1)
             for (size_t i = sorted; i < end; ++i)
                 if (keyed_[i].mask == keyed_[sorted - 1].mask) std::swap(keyed_[i], keyed_[sorted++]);
@@ -166,7 +166,7 @@ class Answerer {
         return sorted;
     }
 
-    // The images of one code, by id: keyed_[begin, end) are its buckets, one a part.
+    // Takes the images of one code, by id: keyed_[begin, end) are its buckets, one per part.
     void choose(size_t begin, size_t end, int d, const std::vector<View<C>>& parts, bool several, Answer& answer) {
         merged_.clear();
         for (size_t i = begin; i < end; ++i) {

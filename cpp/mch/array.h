@@ -1,5 +1,5 @@
-// Arrays of a segment: immutable once built, owned or lying in a mapped file, always readable a
-// little past their end so that vector loads and packed integers need no special last element.
+// Arrays of a segment: immutable once built, in memory of their own or in a mapped file. They are
+// readable a little past their end, so vector loads and packed integers need no special last element.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,8 +15,8 @@ namespace mch {
 
 constexpr size_t kPadding = 64;
 
-// Zeroed memory with kPadding readable bytes behind it. Large blocks start at a huge page's
-// boundary and ask for huge pages: probing is random access, and page walks would dominate it.
+// Zeroed memory, followed by kPadding readable bytes. Large blocks are aligned to huge pages and ask
+// for them: probing is random access, and page walks would dominate it.
 inline std::shared_ptr<uint8_t> allocate(size_t bytes) {
     constexpr size_t huge = size_t(2) << 20, large = size_t(1) << 20;
     static const size_t page = size_t(sysconf(_SC_PAGESIZE));
@@ -46,7 +46,7 @@ class Array {
         data_ = reinterpret_cast<T*>(bytes.get());
         owner_ = std::move(bytes);
     }
-    // Takes over bytes that lie somewhere else, `width` of them an element. False: they do not fit.
+    // Uses existing bytes, with elements of `width` bytes. Returns false if that is not an array of T.
     bool attach(std::shared_ptr<uint8_t> bytes, size_t n_bytes, uint32_t width) {
         if (width != sizeof(T) || n_bytes % sizeof(T)) return false;
         data_ = reinterpret_cast<T*>(bytes.get());
@@ -72,7 +72,7 @@ class Array {
 
 static_assert(std::endian::native == std::endian::little, "packed integers are little-endian");
 
-// Unsigned integers of `width` bytes each: 3 bytes number 16 million things.
+// Unsigned integers of 1 to 8 bytes each, as few as the largest needs: 3 bytes go up to 16 million.
 class PackedInts {
   public:
     PackedInts() = default;
@@ -111,6 +111,7 @@ class PackedInts {
     Array<uint8_t> bytes_;
 };
 
+inline size_t bitmap_words(size_t n) { return (n + 63) / 64; }
 inline bool test_bit(const uint64_t* bits, size_t i) { return bits[i >> 6] >> (i & 63) & 1; }
 inline void set_bit(uint64_t* bits, size_t i) { bits[i >> 6] |= uint64_t(1) << (i & 63); }
 

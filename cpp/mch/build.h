@@ -9,22 +9,44 @@
 #include <vector>
 
 #include "group.h"
-#include "segment.h"
+#include "view.h"
 
 namespace mch {
 
-// Entries to build from. `region` may be empty (all 0). `guest` may be empty (none); it marks
-// entries of images whose primary entry is in another segment.
+// Entries to build from. `region` may be empty (all 0). `guest` marks entries of images whose primary
+// entry is in another segment; it may be empty (none).
 template <class C>
 struct Entries {
     std::vector<C> code;
     std::vector<int64_t> id;
     std::vector<uint8_t> region, guest;
     size_t size() const { return id.size(); }
+    uint8_t region_of(size_t i) const { return region.empty() ? 0 : region[i]; }
 };
 
-// Stable sort of `items` by the lowest `bits` bits of key(item), `digit` bits a pass; passes in which
-// all keys agree are skipped.
+// Appends the live entries of a segment, in the order of its buckets.
+template <class C>
+void append_live(const View<C>& part, Entries<C>& out) {
+    const Segment<C>& seg = *part.seg;
+    std::vector<uint64_t> host(bitmap_words(seg.n_images), seg.primary.empty() ? ~uint64_t(0) : 0);
+    if (!seg.primary.empty())
+        for (uint32_t e = 0; e < seg.n_entries; ++e)
+            if (seg.is_primary(e)) set_bit(host.data(), seg.image[e]);
+    out.region.resize(out.size());
+    out.guest.resize(out.size());
+    for (uint32_t b = 0; b < seg.n_buckets; ++b)
+        for (uint32_t e = seg.start(b); e < seg.start(b + 1); ++e) {
+            if (!part.live(e)) continue;
+            uint32_t slot = uint32_t(seg.image[e]);
+            out.code.push_back(seg.codes().at(b));
+            out.id.push_back(seg.id[slot]);
+            out.region.push_back(seg.region_of(e));
+            out.guest.push_back(!test_bit(host.data(), slot));
+        }
+}
+
+// Stable sort of `items` by the lowest `bits` bits of key(item), `digit` bits per pass. A pass in which
+// all keys agree is skipped.
 template <class T, class Key>
 void radix_sort(std::vector<T>& items, int bits, int digit, Key key) {
     std::vector<T> other(items.size());
@@ -40,7 +62,7 @@ void radix_sort(std::vector<T>& items, int bits, int digit, Key key) {
     }
 }
 
-// The distinct ids in ascending order; slot[i] is the place of ids[i] among them.
+// The distinct ids in ascending order. slot[i] becomes the position of ids[i] among them.
 inline std::vector<int64_t> distinct_ids(const std::vector<int64_t>& ids, std::vector<uint32_t>& slot) {
     std::vector<int64_t> distinct;
     slot.resize(ids.size());
@@ -63,7 +85,7 @@ inline std::vector<int64_t> distinct_ids(const std::vector<int64_t>& ids, std::v
     return distinct;
 }
 
-// The probing bitmap has 2^this bits: 6 to 12 a code, so that most probes of empty buckets end at one.
+// The probing bitmap has 2^this bits: 6 to 12 per code, so most probes of empty buckets read one bit.
 inline int bitmap_bits(size_t n_codes) {
     int bits = 6;
     while (bits < 32 && (uint64_t(1) << bits) < n_codes * 6) ++bits;
@@ -75,7 +97,6 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     const size_t n = in.size();
     auto seg = std::make_shared<Segment<C>>();
     seg->bits = bits;
-    auto region = [&](size_t i) { return in.region.empty() ? uint8_t(0) : in.region[i]; };
 
     std::vector<uint32_t> slot;
     {
@@ -84,8 +105,8 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
         seg->id = IdList(ids);
     }
 
-    // Entries in the order of their codes' hashes, equal codes together, equal entries once.
-    // Only as much of a hash is used as a bitmap for all entries would need.
+    // Order the entries by the hash of their code, equal codes together, and drop repeated entries.
+    // Only the bits of a hash that a bitmap for all entries would need are used.
     const int hash_bits = bitmap_bits(n);
     struct Item {
         uint32_t index, hash;
@@ -101,7 +122,7 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     auto less = [&](const Item& a, const Item& b) {
         if (!(in.code[a.index] == in.code[b.index])) return in.code[a.index].before(in.code[b.index]);
         if (slot[a.index] != slot[b.index]) return slot[a.index] < slot[b.index];
-        return region(a.index) < region(b.index);
+        return in.region_of(a.index) < in.region_of(b.index);
     };
     for (size_t i = 0; i < n;) {
         if (i + 16 < n) __builtin_prefetch(&in.code[items[i + 16].index]);
@@ -126,7 +147,7 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     const uint32_t n_buckets = seg->n_buckets = uint32_t(code.size());
     const uint32_t n_entries = seg->n_entries = uint32_t(entry.size());
 
-    // Number the buckets by group, the loose ones last.
+    // Number the buckets by group, with those of loose codes last.
     auto groups = group_codes(code, bits);
     const uint32_t n_groups = seg->n_groups = uint32_t(groups.size.size());
     seg->group_shell = Array<uint32_t>(n_groups + 1);
@@ -140,7 +161,7 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
         for (uint32_t g = 0; g < n_groups; ++g) seg->pivot[j].mutable_data()[g] = groups.pivot[g].w[j];
     }
     const uint32_t n_shells = seg->group_shell[n_groups];
-    std::vector<uint32_t> bucket(n_buckets);  // of the i-th code in hash order; first its shell
+    std::vector<uint32_t> bucket(n_buckets);  // of the i-th code in hash order; at first its shell
     std::vector<uint32_t> next(n_shells + 2, 0);
     for (uint32_t i = 0; i < n_buckets; ++i) {
         uint32_t g = groups.group[i];
@@ -195,14 +216,14 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
     const bool guests = std::any_of(in.guest.begin(), in.guest.end(), [](uint8_t g) { return g; });
     seg->image = PackedInts(n_entries, seg->n_images);
     if (regions) seg->region = Array<uint8_t>(n_entries);
-    std::vector<uint32_t> first;  // an image's entry of smallest region: its primary one
+    std::vector<uint32_t> first;  // by image: its entry with the smallest region, the primary one
     std::vector<uint32_t> count;
     if (several || guests) first.assign(seg->n_images, UINT32_MAX), count.assign(seg->n_images, 0);
     for (uint32_t i = 0, e = 0; i < n_buckets; ++i) {
         for (uint32_t at = seg->start(bucket[i]); e < code_end[i]; ++e, ++at) {
             uint32_t s = slot[entry[e]];
             seg->image.set(at, s);
-            if (regions) seg->region.mutable_data()[at] = region(entry[e]);
+            if (regions) seg->region.mutable_data()[at] = in.region_of(entry[e]);
             if (first.empty()) continue;
             ++count[s];
             bool guest = guests && in.guest[entry[e]];
@@ -210,7 +231,7 @@ std::shared_ptr<Segment<C>> build_segment(int bits, const LinearHash& hash, cons
         }
     }
     if (!first.empty()) {
-        seg->primary = Array<uint64_t>((n_entries + 63) / 64);
+        seg->primary = Array<uint64_t>(bitmap_words(n_entries));
         for (uint32_t at : first)
             if (at != UINT32_MAX) set_bit(seg->primary.mutable_data(), at);
     }

@@ -1,6 +1,5 @@
-// A hash code: `bits` bits, left-aligned in W words, bit 0 being the most significant bit of
-// word 0. That is the order np.packbits writes, so comparing words as numbers compares codes
-// as big-endian numbers.
+// A hash code, left-aligned in W words: bit 0 is the most significant bit of word 0. np.packbits
+// writes the same order, so comparing words as numbers compares codes as big-endian numbers.
 #pragma once
 
 #include <bit>
@@ -33,8 +32,8 @@ struct Code {
         return n;
     }
 
-    // Of two XOR masks of equal popcount, is this one visited first? Lexicographic order of the
-    // flipped positions is the descending order of the masks as numbers.
+    // Whether this XOR mask is visited before another one of the same popcount. The lexicographic order
+    // of the flipped positions is the descending order of the masks as numbers.
     bool before(const Code& o) const {
         for (int i = 0; i < W; ++i)
             if (w[i] != o.w[i]) return w[i] > o.w[i];
@@ -48,7 +47,7 @@ struct Code {
         return int(w[i / per_word] >> (word_bits - 8 - 8 * (i % per_word))) & 0xff;
     }
 
-    // `length` (at most 32) bits from `start`, the first of them most significant.
+    // The `length` (at most 32) bits from `start`; the first becomes the most significant.
     uint32_t window(int start, int length) const {
         int at = start / word_bits, shift = start % word_bits;
         Word v = w[at] << shift;
@@ -74,7 +73,7 @@ struct Code {
     }
 };
 
-// Calls f with a value of the narrowest code type that holds `bits` bits.
+// Calls f with the type_identity of the narrowest code type that holds `bits` bits.
 template <class F>
 decltype(auto) with_code_type(int bits, F&& f) {
     if (bits <= 32) return f(std::type_identity<Code<uint32_t, 1>>{});

@@ -5,46 +5,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "segment.h"
+#include "view.h"
 
 namespace mch {
 
-// A segment as one search sees it: images whose bit is set in `dead` do not exist for it.
-template <class C>
-struct View {
-    const Segment<C>* seg;
-    const uint64_t* dead;  // by image; nullptr: all live
-
-    bool live(uint32_t entry) const { return !dead || !test_bit(dead, seg->image[entry]); }
-
-    // Live primary entries in a bucket: distinct images that no other bucket counts again.
-    // Counting stops at `enough`.
-    uint32_t weight(uint32_t bucket, uint64_t enough) const {
-        uint32_t begin = seg->start(bucket), end = seg->start(bucket + 1);
-        if (!dead && seg->primary.empty()) return end - begin;
-        uint32_t n = 0;
-        for (uint32_t e = begin; e < end && n < enough; ++e) n += seg->is_primary(e) && live(e);
-        return n;
-    }
-    uint32_t live_entries(uint32_t bucket) const {
-        uint32_t begin = seg->start(bucket), end = seg->start(bucket + 1);
-        if (!dead) return end - begin;
-        uint32_t n = 0;
-        for (uint32_t e = begin; e < end; ++e) n += live(e);
-        return n;
-    }
-    bool any_live(uint32_t bucket) const {
-        if (!dead) return true;
-        uint32_t begin = seg->start(bucket), end = seg->start(bucket + 1);
-        for (uint32_t e = begin; e < end; ++e)
-            if (live(e)) return true;
-        return false;
-    }
-};
-
-// Collects the buckets within a bound that shrinks to the K-th image's distance. The bound counts
-// primary entries, so it is never too small; it may be a little too large while an image's nearest
-// code is not its primary one.
+// Collects the buckets within a bound, which shrinks to the distance of the K-th image. The bound
+// counts primary entries only, so it is never too small. It may be a little too large, because an
+// image's nearest code need not be its primary one.
 template <class C>
 class Collector {
   public:
@@ -78,8 +45,8 @@ class Collector {
         while (bound_ > 0 && within_ - images_[bound_] >= k_) within_ -= images_[bound_--];
     }
 
-    // Forgets this part's buckets further than `radius`, to find them again in another way. The
-    // bound stays: that many images are known to be within it.
+    // Forgets this part's buckets beyond `radius`, so that another strategy can find them again. The
+    // bound stays: K images are known to be within it.
     void forget_beyond(int radius, uint32_t part, const View<C>& view) {
         std::erase_if(hits_, [&](const Hit& h) {
             if (h.part != part || h.distance <= radius) return false;
@@ -92,10 +59,10 @@ class Collector {
         });
     }
 
-    // The buckets found, those beyond the bound among them.
+    // The buckets found, including some that are now beyond the bound.
     const std::vector<Hit>& hits() const { return hits_; }
 
-    // Gives back the memory of an unusually large search.
+    // Frees the memory of an unusually large search.
     void trim() {
         if (hits_.capacity() > kept_between_searches) hits_ = {};
     }

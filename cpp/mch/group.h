@@ -1,9 +1,9 @@
 // Groups codes around pivots without knowing how many groups there are. Groups only make scans
 // faster; any grouping is correct.
 //
-// A code belongs to the nearest pivot that shares one of its windows of bits, if that is near enough.
-// Pivots are found on a sample: a code that has none becomes one; then every pivot moves to the
-// majority of the codes that came to it, which makes groups tight and pivots of one cluster equal.
+// A code joins the nearest pivot that has the same bits as the code in some window, if that pivot is
+// near enough. Pivots come from a sample: a code without a pivot becomes one; then each pivot moves to
+// the bitwise majority of its codes. That makes groups tight, and pivots of one cluster equal.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@ namespace mch {
 template <class C>
 struct Grouping {
     static constexpr uint32_t loose = UINT32_MAX;
-    std::vector<uint32_t> group;  // by code; or loose
+    std::vector<uint32_t> group;  // by code; `loose` if it is in no group
     std::vector<uint32_t> size;   // by group
     std::vector<C> pivot;         // by group
     std::vector<uint8_t> radius;  // by group
 };
 
-// Pivots, found by the windows of bits that a code shares with them.
+// Pivots, looked up by windows of their bits.
 template <class C>
 class PivotTable {
   public:
@@ -37,7 +37,7 @@ class PivotTable {
           width_(std::clamp(int(std::log2(double(n_codes))) - 4, 12, 20)),
           latest_(size_t(windows) << width_, none) {}
 
-    // The nearest pivot that some window leads to, or none within `near`.
+    // The nearest of the pivots that the code's windows lead to, or `none` if none is within `near`.
     uint32_t find(const C& code, int near, int& distance) const {
         uint32_t best = none;
         distance = near + 1;
@@ -67,10 +67,11 @@ class PivotTable {
         return (size_t(w) << width_) | code.window(at, width_);
     }
     int bits_, width_;
-    std::vector<uint32_t> latest_;  // the last pivot to come, by window and its value
+    std::vector<uint32_t> latest_;  // by window and its value: the last pivot added there
 };
 
-// Counts up to 15 codes bit by bit, all bits at once: plane i holds bit i of every counter.
+// For each bit position, counts how many of up to 15 codes have the bit set. All counters advance at
+// once: plane i holds bit i of each of them.
 template <class C>
 struct Votes {
     static constexpr int planes = 4, most = (1 << planes) - 1;
@@ -89,7 +90,7 @@ struct Votes {
             }
         }
     }
-    C majority() const {  // the bits set in more than half of them
+    C majority() const {  // the bits set in more than half of the codes
         C above{};
         for (int j = 0; j < C::words; ++j) {
             auto equal = ~typename C::Word(0);
@@ -102,12 +103,12 @@ struct Votes {
     }
 };
 
-// `codes` must come in an order that has nothing to do with their values: a prefix is a sample.
+// The order of `codes` must have nothing to do with their values, because a prefix serves as a sample.
 template <class C>
 Grouping<C> group_codes(const std::vector<C>& codes, int bits) {
-    constexpr size_t smallest_table = 4096;  // below, a plain scan takes no time
-    constexpr size_t trial = 16384;          // codes after which joining must have paid
-    constexpr uint32_t smallest_group = 16;  // a smaller one costs more visits than it spares
+    constexpr size_t smallest_table = 4096;  // in a smaller one a plain scan is fast
+    constexpr size_t trial = 16384;          // codes after which grouping must show success
+    constexpr uint32_t smallest_group = 16;  // a smaller one costs more than it saves
     constexpr size_t ahead = 8;
 
     Grouping<C> g;
@@ -129,7 +130,7 @@ Grouping<C> group_codes(const std::vector<C>& codes, int bits) {
                 votes.emplace_back();
             }
             votes[p].add(codes[i]);
-            if (i == trial && draft.pivot.size() > trial - trial / 8) return g;  // nothing here to group
+            if (i == trial && draft.pivot.size() > trial - trial / 8) return g;  // the codes have no clusters
         }
         std::erase_if(votes, [](const Votes<C>& v) { return v.n < 3; });
         std::stable_sort(votes.begin(), votes.end(), [](auto& a, auto& b) { return a.n > b.n; });
@@ -144,7 +145,7 @@ Grouping<C> group_codes(const std::vector<C>& codes, int bits) {
     for (size_t i = 0; i < codes.size(); ++i) {
         table.prefetch(codes[std::min(i + ahead, codes.size() - 1)]);
         uint32_t p = table.find(codes[i], near, distance);
-        if (p == table.none) {  // a cluster that the sample missed may begin here
+        if (p == table.none) {  // it may belong to a cluster that the sample missed
             p = table.add(codes[i]);
             g.size.push_back(0);
             g.radius.push_back(0);

@@ -1,4 +1,4 @@
-// What the ways of searching a segment are expected to cost. The constants are nanoseconds,
+// The cost model: what each strategy is expected to cost on a segment. The constants are nanoseconds,
 // measured on a 2.8 GHz core with AVX-512; only their proportions matter.
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace mch {
 
-constexpr double kProbeCost = 6.0;   // a flip: a bit that is seldom in the cache
-constexpr double kCodeCost = 0.09;   // a word of a code in a scan
-constexpr double kReadCost = 0.33;   // reading that word from memory, once for all queries of a block
-constexpr double kPivotCost = 0.15;  // a word of a pivot
-constexpr double kGroupCost = 40.0;  // a group that is in reach
-constexpr double kCellCost = 35.0;   // a cell of the substring index: some lines of memory
-constexpr double kBuildCost = 40.0;  // a code in one window while building that index
+constexpr double kProbeCost = 6.0;   // per flip: reads a bit that is seldom in the cache
+constexpr double kCodeCost = 0.09;   // per word of a code in a scan
+constexpr double kReadCost = 0.33;   // to read that word from memory, once for all queries of a block
+constexpr double kPivotCost = 0.15;  // per word of a pivot
+constexpr double kGroupCost = 40.0;  // per group in reach
+constexpr double kCellCost = 35.0;   // per cell of the substring index: reads a few cache lines
+constexpr double kBuildCost = 40.0;  // per code and window, to build that index
 
 // How many of n uniform codes are expected within each radius.
 class UniformBall {
@@ -29,7 +29,7 @@ class UniformBall {
         }
     }
     double within(int radius) const { return within_[std::min(radius, bits_)]; }
-    // The least radius that holds k; `bits` if there is none.
+    // The smallest radius within which k are expected; `bits` if there is none.
     int radius_of(double k) const { return int(std::lower_bound(within_, within_ + bits_, k) - within_); }
 
   private:
@@ -37,16 +37,16 @@ class UniformBall {
     double within_[kMaxBits + 1];
 };
 
-// A query finds its K images near by, in the cluster it belongs to, or far away, among codes that have
-// nothing to do with it. Which of the two shows on the way; costs of both are in the plan.
+// A query finds its K images either near by, in the cluster it belongs to, or far away, among unrelated
+// codes. That shows only during the search, so the plan holds the costs of both cases.
 template <class C>
 struct Plan {
     bool near;         // clusters are large enough to hold K
-    int probe_radius;  // flips up to here before anything else
-    int guess[2];      // distances within which K are expected among loose codes, likely and safe
+    int probe_radius;  // probe all flips up to this radius first
+    int guess[2];      // distances within which K are expected among loose codes: likely, and safe
     double scan_near, scan_far, substring_near, substring_far;
 
-    // For the K nearest of queries that come `together` in a block.
+    // For the K nearest images of each query, with `together` queries per block.
     Plan(const Segment<C>& seg, uint64_t k, size_t together) {
         near = seg.n_groups && double(k) * seg.n_groups <= 4.0 * seg.n_entries;
         const double loose = seg.n_buckets - seg.loose_begin();
@@ -70,8 +70,8 @@ struct Plan {
         for (int step = 0; step < 2 * m; ++step) substring_near += step_cost(seg, step / m);
         for (int step = 0; step <= far; ++step) substring_far += step_cost(seg, step / m);
 
-        // Own bucket and single flips cost next to nothing; further flips only where they are
-        // cheap beside what they may spare.
+        // The query's bucket and single flips cost next to nothing. Probe further only if that is
+        // cheap compared to what it may save.
         probe_radius = 0;
         while (probe_radius < 2 && double(Binomials::get().choose(seg.bits, probe_radius + 1)) * kProbeCost <
                                        0.1 * std::min(scan_near, substring_near) + 500)
@@ -84,7 +84,7 @@ struct Plan {
     double substring_budget() const { return substring_pays_far() ? scan_far : substring_near; }
     double expected_cost() const { return std::min(scan_far, substring_far); }
 
-    // Looking into all cells of one window at this distance.
+    // To read all cells of one window at this distance from the query's cell.
     static double step_cost(const Segment<C>& seg, int radius) {
         const int s = SubstringIndex<C>::window_bits(seg.bits, seg.n_buckets);
         return double(Binomials::get().choose(s, radius)) *

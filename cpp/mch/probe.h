@@ -1,5 +1,5 @@
-// Algorithm 1's visiting order: XOR masks by growing radius, inside a radius lexicographic in the
-// flipped positions. Enumeration, and the rank of a mask without enumerating.
+// The order in which Algorithm 1 visits buckets: XOR masks by growing radius, and within a radius in
+// lexicographic order of the flipped positions. Enumerates masks, and ranks them without enumerating.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,8 @@ class Binomials {
     }
     Wide choose(int n, int k) const { return k < 0 || k > n ? 0 : c_[n][k]; }
 
-    // Number of masks of at most `radius` of `bits` bits; at least 2^65 where it is larger.
+    // Number of masks with at most `radius` of `bits` bits set; beyond 2^65 only a lower bound of at
+    // least 2^65.
     Wide ball(int bits, int radius) const {
         Wide sum = 0;
         for (int r = 0; r <= std::min(radius, bits) && !(sum >> 65); ++r) sum += choose(bits, r);
@@ -40,14 +41,14 @@ class Binomials {
     std::array<std::array<Wide, kMaxBits + 1>, kMaxBits + 1> c_{};
 };
 
-// 1-based rank of the bucket at this XOR mask, saturated at kMaxCount.
+// The 1-based rank of the bucket at this XOR mask, saturated at kMaxCount.
 template <class C>
 uint64_t bucket_rank(const C& mask, int bits) {
     const auto& b = Binomials::get();
     int radius = mask.popcount();
     Binomials::Wide rank = radius ? b.ball(bits, radius - 1) : 0;
-    // Past saturation the terms below could exceed the table's own limit. Before it they cannot:
-    // C(Q, r) is at most 256 times C(Q, r - 1), which the sum already holds.
+    // Beyond saturation the terms below could exceed the largest entry of the table. Before it they
+    // cannot: C(Q, r) is at most 256 times C(Q, r - 1), which the sum already includes.
     if (rank >= kMaxCount) return kMaxCount;
     int previous = -1, left = radius;
     for (int i = 0; i < C::words; ++i) {
@@ -55,7 +56,7 @@ uint64_t bucket_rank(const C& mask, int bits) {
             int lead = std::countl_zero(w);
             w ^= typename C::Word(1) << (C::word_bits - 1 - lead);
             int p = i * C::word_bits + lead;
-            // Masks that agree so far and flip an earlier bit here: a hockey-stick sum.
+            // Masks with the same flips so far, whose next flip is earlier: a hockey-stick sum.
             rank += b.choose(bits - 1 - previous, left) - b.choose(bits - p, left);
             previous = p;
         }
@@ -63,7 +64,7 @@ uint64_t bucket_rank(const C& mask, int bits) {
     return uint64_t(std::min<Binomials::Wide>(rank + 1, kMaxCount));
 }
 
-// The mask visited as number `rank` (1-based). `rank` must not exceed 2^bits.
+// The inverse: the mask of this 1-based rank, which must not exceed 2^bits.
 template <class C>
 C mask_at_rank(uint64_t rank, int bits) {
     const auto& b = Binomials::get();
@@ -83,12 +84,12 @@ C mask_at_rank(uint64_t rank, int bits) {
     return mask;
 }
 
-// A hash that is linear over GF(2): hash(a ^ b) == hash(a) ^ hash(b), so that the hash of a flipped
-// code costs one XOR. The constants are part of the snapshot format.
+// A hash that is linear over GF(2): hash(a ^ b) == hash(a) ^ hash(b), so the hash of a code with one
+// more bit flipped costs one XOR. The constants are part of the snapshot format.
 class LinearHash {
   public:
     explicit LinearHash(int bits) : bytes_(bits / 8) {
-        uint64_t state = 0x6d6368696e646578;  // any seed will do; splitmix64 follows
+        uint64_t state = 0x6d6368696e646578;  // an arbitrary seed for splitmix64
         for (int p = 0; p < bits; ++p) {
             uint64_t z = (state += 0x9e3779b97f4a7c15);
             z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -118,8 +119,8 @@ class LinearHash {
     std::vector<uint32_t> table_;
 };
 
-// Calls visit(code ^ mask, hash(code ^ mask)) for every mask of exactly `radius` flips in visiting
-// order; visit returns false to stop. Returns false if it was stopped.
+// Calls visit(code ^ mask, hash(code ^ mask)) for every mask of exactly `radius` flips, in visiting
+// order, until visit returns false. Returns false if it was stopped.
 template <class C, class F>
 bool for_each_flip(const C& code, uint32_t hash, const LinearHash& h, int bits, int radius, F&& visit, int from = 0) {
     if (radius == 0) return visit(code, hash);

@@ -55,7 +55,7 @@ constexpr Kernels<C> portable{scan_portable<C>, lower_bounds_portable<C>, select
 template <class C>
 constexpr int lanes512 = int(64 / sizeof(typename C::Word));
 
-// Masks keep the width of their register: GCC 12 miscompiles 8-bit ones that are widened and spilled.
+// Masks have as many bits as there are lanes: GCC 12 miscompiles 8-bit masks that are widened and spilled.
 template <class C>
 using Mask512 = std::conditional_t<sizeof(typename C::Word) == 4, __mmask16, __mmask8>;
 
@@ -107,7 +107,7 @@ template <class C>
 MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound,
                               uint32_t* index, uint16_t* distance) {
     constexpr int lanes = lanes512<C>, block = 4 * lanes;
-    constexpr int head = C::words > 2 ? 2 : C::words;  // wide codes: often two words are enough to tell
+    constexpr int head = C::words > 2 ? 2 : C::words;  // of wide codes, two words often rule out a match
     __m512i q[C::words];
     broadcast512(query, q);
     const __m512i limit = sizeof(typename C::Word) == 4 ? _mm512_set1_epi32(bound) : _mm512_set1_epi64(bound);
@@ -115,7 +115,7 @@ MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, 
     for (; i + block <= end; i += block) {
         __m512i d[4];
         for (int v = 0; v < 4; ++v) d[v] = distance512(codes, i + v * lanes, q, 0, head);
-        // Distances fit in 32 bits, so the cheaper 32-bit minimum serves 64-bit lanes too.
+        // Distances fit in 32 bits, so the cheaper 32-bit minimum works for 64-bit lanes too.
         __m512i least = _mm512_min_epu32(_mm512_min_epu32(d[0], d[1]), _mm512_min_epu32(d[2], d[3]));
         if (!at_most512<C>(least, limit)) continue;
         for (int v = 0; v < 4; ++v) {
@@ -125,7 +125,7 @@ MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, 
             if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
         }
     }
-    for (; i < end; i += lanes) {  // the padding behind every array makes the last load safe
+    for (; i < end; i += lanes) {  // the padding after every array makes the last load safe
         __m512i d = distance512(codes, i, q, 0, C::words);
         Mask512<C> mask = at_most512<C>(d, limit);
         if (end - i < size_t(lanes)) mask &= Mask512<C>((1u << (end - i)) - 1);
@@ -196,8 +196,7 @@ MCH_AVX2 inline __m256i distance256(const Planes<C>& codes, size_t i, const __m2
 
 template <class C>
 MCH_AVX2 inline unsigned at_most256(__m256i d, __m256i bound) {
-    // Every lane is small and non-negative, so 32-bit compares serve; 64-bit lanes need their own
-    // mask extraction.
+    // AVX2 has no unsigned compare; distances are small and non-negative, so the signed one will do.
     if constexpr (sizeof(typename C::Word) == 4)
         return ~unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(d, bound)))) & 0xff;
     return ~unsigned(_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpgt_epi64(d, bound)))) & 0xf;

@@ -1,39 +1,38 @@
-// The strategies. Each finds every bucket within the collector's bound, which makes the answers
-// identical; they differ in which codes they look at on the way.
+// The strategies. Each finds every bucket within the collector's bound, so their answers are identical;
+// they differ in the codes they look at.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "collect.h"
+#include "options.h"
 #include "planner.h"
 #include "substring.h"
 
 namespace mch {
 
-enum class Strategy { automatic, probe, substring, scan };
-
-// One query on its way through the parts of a table.
+// The search for one query, through all parts of a table.
 template <class C>
 struct Task {
     C query;
     uint32_t hash;
     Collector<C> found;
-    int complete = -1;  // in the current part, everything up to this distance is collected
-    int guess = 0;      // in a loose scan: how far to look this time
+    int complete = -1;  // in the current part, all buckets up to this distance are collected
+    int guess = 0;      // in a scan of loose codes: how far this pass looks
 };
 
-// Scratch memory of one thread, and the searches on it.
+// The strategies and their scratch memory. Each thread has its own.
 template <class C>
 class Searcher {
   public:
     static constexpr size_t block = 32;  // queries that share a pass over the codes
 
-    // Collects the answers to tasks [0, n) in parts' order. The substring index of a part is used
-    // where it is there (always, when that strategy is forced).
+    // Searches part after part for tasks [0, n). Strategy::substring builds a missing substring index;
+    // Strategy::automatic uses one only if it exists.
     void run(Task<C>* tasks, size_t n, const std::vector<View<C>>& parts, const std::vector<Plan<C>>& plans,
              const LinearHash& hash, Strategy strategy) {
-        n_waiting_ = 0;  // an earlier search may have ended in want of memory
+        n_waiting_ = 0;  // an earlier search may have run out of memory
         for (uint32_t p = 0; p < parts.size(); ++p) {
             const View<C>& part = parts[p];
             pending_.clear();
@@ -46,11 +45,11 @@ class Searcher {
     }
 
   private:
-    static constexpr size_t chunk = 2048;  // codes scanned between two looks at the bound
+    static constexpr size_t chunk = 2048;  // codes scanned before the bound is read again
     static constexpr size_t at_once = Segment<C>::most_at_once;
     static constexpr size_t line = 64 / sizeof(typename C::Word);  // words in a cache line
 
-    // True: the part is done. False: its loose codes are still to be scanned.
+    // Returns true if the part is done, false if its loose codes are still to be scanned.
     bool search_part(Task<C>& t, const View<C>& part, uint32_t p, const Plan<C>& plan, const LinearHash& hash,
                      Strategy strategy) {
         const Segment<C>& seg = *part.seg;
@@ -79,14 +78,15 @@ class Searcher {
         return seg.loose_begin() == seg.n_buckets;
     }
 
-    // Returns how many images that were.
+    // Returns the bucket's weight.
     uint32_t add(Task<C>& t, const View<C>& part, uint32_t p, uint32_t bucket, int distance) {
         uint32_t weight = part.weight(bucket, t.found.k());
         if (weight || part.any_live(bucket)) t.found.add(p, bucket, distance, weight);
         return weight;
     }
 
-    // Codes whose buckets are not known yet are looked up side by side. True: it is time to.
+    // Queues a code whose bucket is not known yet. Returns true when it is time to call look_up(), which
+    // looks up all queued codes side by side.
     bool look_up_later(const C& code, uint32_t hash, int distance) {
         waiting_[n_waiting_] = code;
         waiting_hash_[n_waiting_] = hash;
@@ -103,15 +103,15 @@ class Searcher {
         return images;
     }
 
-    // Flips by radius, as Algorithm 1 goes, up to `last` or while a radius has at most `most`
-    // masks. True: done.
+    // Looks up flipped codes by growing radius, as Algorithm 1 does, up to radius `last` and as long as
+    // a radius has at most `most` masks. Returns true if the part is done.
     bool probe(Task<C>& t, const View<C>& part, uint32_t p, const LinearHash& hash, int last, double most) {
         const Segment<C>& seg = *part.seg;
         for (int r = 0;; ++r) {
             if (r > t.found.bound()) return true;
             if (r > last || double(Binomials::get().choose(seg.bits, r)) > most) return false;
-            // Inside a radius the rest may be left out once earlier buckets hold K: those nearer,
-            // and those of this part, which come in visiting order.
+            // The rest of a radius can be skipped once earlier buckets hold K images: nearer ones, and
+            // those of this part, which come in visiting order.
             uint64_t images = t.found.images_below(r);
             for_each_flip(t.query, t.hash, hash, seg.bits, r, [&](const C& code, uint32_t h) {
                 if (!look_up_later(code, h, r)) return true;
@@ -123,8 +123,8 @@ class Searcher {
         }
     }
 
-    // Cells by window radius, while what is spent and what the next step will cost stay below
-    // `budget` nanoseconds. True: done.
+    // Reads cells by growing distance from the query's cell, window by window, as long as the expected
+    // cost stays within `budget` nanoseconds. Returns true if the part is done.
     bool substring(Task<C>& t, const View<C>& part, uint32_t p, const LinearHash& hash, const SubstringIndex<C>& index,
                    double budget) {
         const auto& scan = kernels<C>().scan;
@@ -144,16 +144,16 @@ class Searcher {
                 spent += cost;
                 const auto& w = index.window(j);
                 const Planes<C> codes = w.codes();
-                const uint32_t own = t.query.window(w.begin, index.s());
-                constexpr uint32_t far = 24, near = 12;  // cells that prefetching runs ahead
+                const uint32_t home = t.query.window(w.begin, index.s());
+                constexpr uint32_t far = 24, near = 12;  // how many cells ahead to prefetch
                 for (uint32_t i = 0; i < n; ++i) {
-                    if (i + far < n) __builtin_prefetch(&w.start[own ^ mask[i + far]]);
+                    if (i + far < n) __builtin_prefetch(&w.start[home ^ mask[i + far]]);
                     if (i + near < n) {
-                        const uint32_t* cell = &w.start[own ^ mask[i + near]];
+                        const uint32_t* cell = &w.start[home ^ mask[i + near]];
                         for (uint32_t at = cell[0]; at < std::min(cell[1], cell[0] + 64); at += 8) codes.prefetch(at);
                     }
-                    const uint32_t begin = w.start[own ^ mask[i]], end = w.start[(own ^ mask[i]) + 1];
-                    size_t length = 64;  // in growing steps: the bound shrinks fastest at first
+                    const uint32_t begin = w.start[home ^ mask[i]], end = w.start[(home ^ mask[i]) + 1];
+                    size_t length = 64;  // short at first, because the bound shrinks fastest then
                     for (size_t at = begin; at < end; at += length, length = std::min(2 * length, chunk)) {
                         size_t hits = scan(codes, at, std::min<size_t>(end, at + length), t.query, t.found.bound(),
                                            index_, distance_);
@@ -179,7 +179,7 @@ class Searcher {
             if (distance_[i] > t.complete && distance_[i] <= t.found.bound()) add(t, part, p, index_[i], distance_[i]);
     }
 
-    // Groups in the order of the least distance they can hold, while that is within the bound.
+    // Scans groups in the order of the smallest distance they may contain, while that is within the bound.
     void scan_groups(Task<C>& t, const View<C>& part, uint32_t p) {
         const Segment<C>& seg = *part.seg;
         if (!seg.n_groups) return;
@@ -201,7 +201,7 @@ class Searcher {
             for (size_t i = 0; i < n; ++i) {
                 const auto [begin, end] =
                     reach == t.found.bound() ? range_[i] : in_reach(seg, near_[i], t.found.bound());
-                // From the centre outwards, in growing steps: so the bound shrinks fastest.
+                // From the centre outwards, in growing steps, so that the bound shrinks quickly.
                 for (size_t to = end, length = 64; to > begin; length = std::min(2 * length, chunk)) {
                     const size_t from = std::max(begin, to - std::min(to, length));
                     scan_range(t, part, p, from, to, seg.bits);
@@ -211,8 +211,8 @@ class Searcher {
         }
     }
 
-    // The buckets of a group that may be within `bound` of the query: those whose distance to the
-    // pivot makes up for the pivot's distance to the query.
+    // The range of a group's buckets that may be within `bound` of the query, by the triangle inequality:
+    // the outer shells, or all of them if the query is inside the group.
     std::pair<size_t, size_t> in_reach(const Segment<C>& seg, uint32_t g, int bound) const {
         const uint32_t shell = seg.group_shell[g], last = seg.group_shell[g + 1];
         if (lower_[g] > bound) return {0, 0};
@@ -220,8 +220,8 @@ class Searcher {
         return {seg.shell_start[shell], seg.shell_start[std::min(shell + shells, last)]};
     }
 
-    // The loose codes, chunk by chunk for all pending tasks: a chunk is read from memory once. A task
-    // first looks only as near as K are expected, and again, further, if they were not there.
+    // Scans the loose codes, chunk by chunk for all pending tasks, so that a chunk is read from memory
+    // once. The first pass looks only as far as K images are expected; later passes look further.
     void scan_loose(const View<C>& part, uint32_t p, const Plan<C>& plan) {
         const Segment<C>& seg = *part.seg;
         for (int pass = 0; pass < 3 && !pending_.empty(); ++pass) {

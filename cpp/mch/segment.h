@@ -1,10 +1,11 @@
 // A segment: an immutable set of (image, code, region) entries, laid out for searching.
 //
-//   code ──► bucket (one a distinct code) ──► entries ──► image ──► id
+//   code ──► bucket (one per distinct code) ──► entries ──► image ──► id
 //
-// Buckets are numbered so that similar codes are neighbours: first the groups, each within a radius
-// of its pivot and ordered from its rim to its centre, then the loose rest. By the triangle
-// inequality a scan needs only the rim of a group that is far away, and often not even that.
+// Buckets are numbered so that similar codes are neighbours. First come the groups: codes within a
+// radius of a pivot, ordered from the outermost to the innermost. Then come the loose codes, which are
+// in no group. By the triangle inequality, a scan needs only the outer shells of a group that is far
+// away, and often not even those.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +21,8 @@
 
 namespace mch {
 
-// Ascending distinct ids, in blocks of 64: a block's first id in full, the others as differences
-// to it. Ids that are dense take a byte or two.
+// Ascending distinct ids in blocks of 64: the first id of a block in full, the others as differences
+// from it. Dense ids take a byte or two each.
 struct IdList {
     static constexpr size_t block = 64;
     Array<int64_t> first;
@@ -67,12 +68,13 @@ struct IdList {
 template <class C>
 class SubstringIndex;
 
-// Built when first wanted, and shared by copies of a segment: it depends on the codes alone.
+// A substring index that is built on demand. Copies of a segment share it, since it depends on the
+// codes alone.
 template <class C>
 struct LazySubstring {
     std::atomic<const SubstringIndex<C>*> index{nullptr};
-    std::atomic<bool> failed{false};  // for want of memory: not tried again unasked
-    std::atomic<double> missed{0};    // nanoseconds that having it would have saved so far
+    std::atomic<bool> failed{false};  // memory ran out: the background thread does not try again
+    std::atomic<double> missed{0};    // nanoseconds that the index would have saved so far
 
     LazySubstring() = default;
     ~LazySubstring() { delete index.load(); }
@@ -89,24 +91,24 @@ struct Segment {
     Array<Word> code[C::words];  // by bucket
 
     // Group g has shells [group_shell[g], group_shell[g + 1]): its codes at distance group_radius[g]
-    // from the pivot, those one nearer, and so on to 0. Shell s holds buckets
-    // [shell_start[s], shell_start[s + 1]); what comes behind the last is loose.
+    // from the pivot, then those at one less, and so on down to 0. Shell s holds buckets
+    // [shell_start[s], shell_start[s + 1]). Buckets after the last shell are loose.
     Array<uint32_t> group_shell, shell_start;
     Array<Word> pivot[C::words];
     Array<uint8_t> group_radius;
 
-    // Linear probing in a bitmap: a code's position is its hash's top bits, or the next free one
-    // behind it; order[number of set bits before it] is its bucket.
+    // Linear probing in a bitmap: a code's position is given by the top bits of its hash, or is the next
+    // free one after that. order[number of set bits before the position] is its bucket.
     uint32_t hash_bits = 0;
     Array<uint64_t> occupied;
     Array<uint32_t> occupied_rank;  // set bits before every eighth word
     PackedInts order;
 
-    Array<uint32_t> bucket_start;  // by bucket, one more at the end; empty: bucket i is entry i
-    PackedInts image;              // by entry; inside a bucket ascending, so ascending by id
+    Array<uint32_t> bucket_start;  // by bucket, plus the end; empty: bucket i is entry i
+    PackedInts image;              // by entry: the image's slot; within a bucket ascending, by slot and so by id
     Array<uint8_t> region;         // by entry; empty: all 0
-    // Exactly one entry of every image in a table is primary, so counting primary entries never
-    // counts an image twice. By entry; empty: all are.
+    // Exactly one entry per image in a table is primary, so counting primary entries never counts an
+    // image twice. By entry; empty: all are primary.
     Array<uint64_t> primary;
     PackedInts codes_of_image;  // by image; empty: one each
     IdList id;                  // by image
@@ -121,7 +123,7 @@ struct Segment {
     bool is_primary(uint32_t entry) const { return primary.empty() || test_bit(primary.data(), entry); }
     uint64_t codes_of(uint32_t slot) const { return codes_of_image.size() ? codes_of_image[slot] : 1; }
 
-    // The bucket of a code, or none.
+    // The bucket of a code, or `none`.
     uint32_t find(const C& c, uint32_t hash) const {
         for (size_t at = position(hash); test_bit(occupied.data(), at); ++at) {
             uint32_t bucket = uint32_t(order[rank(at)]);
@@ -130,8 +132,8 @@ struct Segment {
         return none;
     }
 
-    // find() for several codes: the bucket of c[i], or none. A look-up is a chain of reads from
-    // anywhere in memory; taking many side by side lets the reads overlap.
+    // find() for several codes: bucket[i] becomes the bucket of c[i], or `none`. A look-up is a chain of
+    // random reads; doing many side by side lets the reads overlap. At most `most_at_once` codes.
     void find_many(const C* c, const uint32_t* hash, size_t n, uint32_t* bucket) const {
         const Planes<C> all = codes();
         for (size_t i = 0; i < n; ++i) __builtin_prefetch(&occupied[position(hash[i]) >> 6]);
@@ -165,7 +167,7 @@ struct Segment {
         if (!bucket_start.empty()) __builtin_prefetch(&bucket_start[bucket]);
     }
 
-    // Does the image stand under this bucket's code? Its entry, or none.
+    // The entry of an image in a bucket, or `none` if the image does not have that code.
     uint32_t find_entry(uint32_t bucket, uint32_t slot) const {
         uint32_t low = start(bucket), high = start(bucket + 1);
         while (low < high) {
@@ -178,8 +180,7 @@ struct Segment {
         return low < start(bucket + 1) && image[low] == slot ? low : none;
     }
 
-    // Every array, with its name and the part of the memory it belongs to: saving, loading and
-    // counting bytes all go through this list.
+    // Calls f(kind, array) for every array. Saving, loading and counting bytes all use this list.
     template <class Self, class F>
     static void for_each_array(Self&& s, F&& f) {
         for (auto& plane : s.code) f("codes", plane);

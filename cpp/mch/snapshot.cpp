@@ -10,6 +10,9 @@
 #include <cstring>
 #include <functional>
 #include <system_error>
+#include <vector>
+
+#include "workers.h"
 
 namespace mch {
 namespace {
@@ -17,7 +20,7 @@ namespace {
 constexpr char kMagic[8] = {'M', 'C', 'H', 'T', 'A', 'B', 'L', 'E'};
 constexpr uint32_t kVersion = 1;
 constexpr size_t kAlign = 64;
-constexpr uint32_t kMostParts = 1024;  // a table merges long before it has so many
+constexpr uint32_t kMostParts = 1024;  // a table merges long before it has that many
 
 struct Header {
     char magic[8];
@@ -31,7 +34,7 @@ struct PartRecord {
 };
 struct SectionRecord {
     uint64_t offset, bytes, checksum;  // the checksum covers the padding
-    uint32_t width, unused;            // bytes of an element
+    uint32_t width, unused;            // width: bytes per element
 };
 static_assert(sizeof(Header) == 56 && sizeof(PartRecord) == 24 && sizeof(SectionRecord) == 32);
 
@@ -136,7 +139,7 @@ void save_snapshot(const std::string& path, int bits, const State<C>& state) {
         ::unlink(temporary.c_str());
         throw;
     }
-    // The new name is safe only when its folder is.
+    // The rename is durable only when the folder is synced.
     const size_t slash = path.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
     Descriptor dir{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
@@ -158,20 +161,20 @@ SnapshotFile::SnapshotFile(const std::string& path, bool mmap) : path_(path) {
     Header h{};
     const ssize_t got = ::pread(file.fd, &h, sizeof h, 0);
     if (got < 0) fail(path);
-    if (got < 8 || std::memcmp(h.magic, kMagic, 8) != 0)
-        throw NotASnapshot(path + " is not a table that mchindex saved");
-    if (size_t(got) < sizeof h) throw SnapshotDamaged(path + " is cut short");
+    if (got < 8 || std::memcmp(h.magic, kMagic, 8) != 0) throw NotASnapshot(path + " is not an mchindex table");
+    if (size_t(got) < sizeof h) throw SnapshotDamaged(path + " is truncated: the header is incomplete");
     if (h.version > kVersion)
         throw SnapshotVersion(path + " has format version " + std::to_string(h.version) +
-                              ", this mchindex reads up to " + std::to_string(kVersion) + ": upgrade mchindex");
+                              ", but this version of mchindex reads only versions up to " + std::to_string(kVersion) +
+                              "; upgrade mchindex");
     if (h.file_size != size_)
-        throw SnapshotDamaged(path + " has " + std::to_string(size_) + " bytes where " + std::to_string(h.file_size) +
-                              " were written");
+        throw SnapshotDamaged(path + " is damaged: it has " + std::to_string(size_) + " bytes, but was saved with " +
+                              std::to_string(h.file_size));
     const uint64_t directory =
         h.n_parts * uint64_t(sizeof(PartRecord)) + h.n_sections * uint64_t(sizeof(SectionRecord));
     const uint64_t head = (sizeof(Header) + directory + kAlign - 1) / kAlign * kAlign;
     if (head > size_ || h.n_parts > kMostParts)
-        throw SnapshotDamaged(path + ": the directory does not fit into the file");
+        throw SnapshotDamaged(path + " is damaged: its directory does not fit into the file");
 
     if (mmap) {
         void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
@@ -184,7 +187,7 @@ SnapshotFile::SnapshotFile(const std::string& path, bool mmap) : path_(path) {
             ssize_t r = ::pread(file.fd, data_.get() + got, std::min<size_t>(size_ - got, size_t(1) << 30), off_t(got));
             if (r < 0 && errno == EINTR) continue;
             if (r < 0) fail(path);
-            if (r == 0) throw SnapshotDamaged(path + " became shorter while it was read");
+            if (r == 0) throw SnapshotDamaged(path + " became shorter while it was being read");
             got += size_t(r);
         }
     }
@@ -192,13 +195,13 @@ SnapshotFile::SnapshotFile(const std::string& path, bool mmap) : path_(path) {
     std::vector<uint8_t> bytes(data_.get(), data_.get() + head);
     Header blank;
     std::memcpy(&blank, bytes.data(), sizeof blank);
-    if (std::memcmp(&blank, &h, sizeof h) != 0) throw SnapshotDamaged(path + " changed while it was read");
+    if (std::memcmp(&blank, &h, sizeof h) != 0) throw SnapshotDamaged(path + " changed while it was being read");
     blank.checksum = 0;
     std::memcpy(bytes.data(), &blank, sizeof blank);
     if (checksum(bytes.data(), bytes.size()) != h.checksum)
-        throw SnapshotDamaged(path + ": the header does not match its checksum");
+        throw SnapshotDamaged(path + " is damaged: the header does not match its checksum");
     if (h.bits < 8 || h.bits > kMaxBits || h.bits % 8 || h.version == 0)
-        throw SnapshotDamaged(path + ": the header makes no sense");
+        throw SnapshotDamaged(path + " is damaged: the header has impossible values");
 }
 
 int SnapshotFile::bits() const {
@@ -209,8 +212,8 @@ int SnapshotFile::bits() const {
 
 namespace {
 
-// Whether every index that a search will follow stays in its range. The checks are independent, so
-// that threads may share them.
+// Appends checks that every index a search follows is in its range. The checks are independent, so
+// several threads can run them; each returns false if the segment is damaged.
 template <class C>
 void list_checks(const Segment<C>& s, uint32_t n_dead, const Bitmap* dead, std::vector<std::function<bool()>>& checks) {
     const uint32_t u = s.n_buckets, n = s.n_entries, m = s.n_images, g = s.n_groups;
@@ -236,11 +239,11 @@ void list_checks(const Segment<C>& s, uint32_t n_dead, const Bitmap* dead, std::
         ok &= s.occupied_rank.size() == s.occupied.size() / 8 && s.order.size() == u;
         ok &= s.bucket_start.empty() ? u == n : s.bucket_start.size() == size_t(u) + 1;
         ok &= s.image.size() == n && (s.region.empty() || s.region.size() == n);
-        ok &= s.primary.empty() || s.primary.size() == (size_t(n) + 63) / 64;
+        ok &= s.primary.empty() || s.primary.size() == bitmap_words(n);
         ok &= s.codes_of_image.size() == 0 || s.codes_of_image.size() == m;
-        ok &= s.id.first.size() == (size_t(m) + 63) / 64 && s.id.offset.size() == m;
+        ok &= s.id.first.size() == (size_t(m) + IdList::block - 1) / IdList::block && s.id.offset.size() == m;
         ok &= n_dead <= m && (n_dead == 0 || dead);
-        ok &= !dead || dead->size() == (size_t(m) + 63) / 64;
+        ok &= !dead || dead->size() == bitmap_words(m);
         return ok;
     });
     checks.push_back([=] {
@@ -254,7 +257,7 @@ void list_checks(const Segment<C>& s, uint32_t n_dead, const Bitmap* dead, std::
         for (size_t i = 1; ok && i < s.id.size(); ++i) ok = s.id[i - 1] < s.id[i];
         return ok;
     });
-    // The rest relies on the sizes, so it looks at arrays only as far as they reach.
+    // Another thread may be checking the sizes, so the checks below do not rely on them.
     checks.push_back([=, &s] { return !s.shell_start.empty() && rising(s.shell_start, u); });
     checks.push_back([=, &s] { return !s.group_shell.empty() && rising(s.group_shell, UINT32_MAX); });
     checks.push_back([=, &s] {
@@ -264,7 +267,7 @@ void list_checks(const Segment<C>& s, uint32_t n_dead, const Bitmap* dead, std::
             if (w % 8 == 0 && w / 8 < s.occupied_rank.size()) ok &= s.occupied_rank[w / 8] == before;
             before += uint32_t(std::popcount(s.occupied[w]));
         }
-        // A probe stops at a free place: there must be one behind the last.
+        // A probe stops at a free position, so the last one must be free.
         return ok && before == u && !s.occupied.empty() && !(s.occupied[s.occupied.size() - 1] >> 63);
     });
     checks.push_back([=, &s] { return below(s.order, u); });
@@ -278,7 +281,7 @@ void list_checks(const Segment<C>& s, uint32_t n_dead, const Bitmap* dead, std::
 
 template <class C>
 std::shared_ptr<State<C>> SnapshotFile::read() const {
-    auto refuse = [&](const char* why) -> void { throw SnapshotDamaged(path_ + ": " + why); };
+    auto refuse = [&](const char* why) -> void { throw SnapshotDamaged(path_ + " is damaged: " + why); };
     Header h;
     std::memcpy(&h, data_.get(), sizeof h);
     std::vector<PartRecord> parts(h.n_parts);
@@ -289,14 +292,14 @@ std::shared_ptr<State<C>> SnapshotFile::read() const {
         std::memcpy(sections.data(), directory + parts.size() * sizeof(PartRecord),
                     sections.size() * sizeof(SectionRecord));
 
-    // Sections lie one behind the other and fill the file, so that none is read twice.
+    // The sections must fill the file without gaps or overlaps.
     std::vector<std::function<bool()>> checks;
     uint64_t end =
         (sizeof h + parts.size() * sizeof(PartRecord) + sections.size() * sizeof(SectionRecord) + kAlign - 1) / kAlign *
         kAlign;
     for (const SectionRecord& s : sections) {
         if (s.offset != end || s.bytes > size_ || padded(s.bytes) > size_ - s.offset)
-            refuse("a section lies where none can be");
+            refuse("a section has an impossible position");
         end += padded(s.bytes);
         checks.push_back([this, &s] {
             const uint8_t* p = data_.get() + s.offset;
@@ -304,7 +307,7 @@ std::shared_ptr<State<C>> SnapshotFile::read() const {
         });
     }
 
-    if (end != size_) refuse("there are bytes of no section");
+    if (end != size_) refuse("it has bytes that belong to no section");
 
     size_t next = 0;
     auto take = [&]() -> const SectionRecord& {
@@ -333,7 +336,7 @@ std::shared_ptr<State<C>> SnapshotFile::read() const {
         list_checks(*seg, p.n_dead, dead.get(), checks);
         state->parts.push_back({seg, dead, p.n_dead});
     }
-    if (next != sections.size()) refuse("there are sections of no part");
+    if (next != sections.size()) refuse("it has sections that belong to no part");
 
     std::atomic<size_t> at{0};
     std::atomic<bool> sound{true};
@@ -342,7 +345,7 @@ std::shared_ptr<State<C>> SnapshotFile::read() const {
         for (size_t i; (i = at++) < checks.size();)
             if (!checks[i]()) sound = false;
     });
-    if (!sound) refuse("its content is damaged");
+    if (!sound) refuse("its content does not match its checksums, or has impossible values");
     return state;
 }
 

@@ -1,20 +1,20 @@
-// A table in a file. All numbers little-endian:
+// A table in a file. All numbers are little-endian:
 //
 //   header     magic, version, bits, size of the file, counts, checksum of header and directory
-//   directory  a record a part, then a record a section: offset, bytes, width, checksum
-//   sections   the arrays, in the order of Segment::for_each_array, each followed by padding
+//   directory  one record per part, then one per section: offset, bytes, width, checksum
+//   sections   for each part, the arrays in the order of Segment::for_each_array and then the
+//              bitmap of removed images, each followed by padding
 //
-// A file is written beside its name, synced, and renamed into place. Checksums tell accidents; and
-// since they can be forged, every index that a search will follow is checked against its range.
+// A file is written under a temporary name, synced, and renamed. Checksums detect accidental damage.
+// Since they can be forged, reading also checks the range of every index that a search follows.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
-#include "table.h"
+#include "state.h"
 
 namespace mch {
 
@@ -31,10 +31,12 @@ struct SnapshotDamaged : SnapshotError {
     using SnapshotError::SnapshotError;
 };
 
+// Throws std::system_error if the file cannot be written; an existing file is then left as it was.
 template <class C>
 void save_snapshot(const std::string& path, int bits, const State<C>& state);
 
-// An open snapshot: header and directory are checked on opening, the content by read().
+// An open snapshot. The constructor checks header and directory, read() checks the rest. Both throw a
+// SnapshotError for a file they refuse, and std::system_error if the file cannot be read.
 class SnapshotFile {
   public:
     SnapshotFile(const std::string& path, bool mmap);

@@ -1,6 +1,6 @@
-// Multi-index hashing: m disjoint windows of s bits, and for each the codes ordered by their value
-// there. A code within r of the query is within r / m of it in some window, so looking into the
-// cells near the query's own, window by window, finds every such code.
+// Multi-index hashing. The index has m disjoint windows of s bits. For each window it holds all codes,
+// ordered by their value there; the codes with one value are a cell. A code within r of the query is
+// within r / m of it in some window, so it is in a cell near the query's cell.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace mch {
 
-// All values of `bits` bits by popcount; those of popcount r are [start[r], start[r + 1]).
+// All values of `bits` bits, ordered by popcount: those of popcount r are [start[r], start[r + 1]).
 struct MasksByWeight {
     std::vector<uint32_t> mask;
     std::vector<uint32_t> start;
@@ -31,7 +31,7 @@ class SubstringIndex {
   public:
     struct Window {
         int begin;
-        Array<uint32_t> start;  // by cell, one more at the end
+        Array<uint32_t> start;  // by cell, plus the end
         Array<typename C::Word> code[C::words];
 
         Planes<C> codes() const {
@@ -41,8 +41,8 @@ class SubstringIndex {
         }
     };
 
-    // Windows of 8 to 16 bits, as many as make about 16 codes a cell. At most 4 up to 64 bits, 8
-    // beyond: each holds a copy of the codes.
+    // Windows have 8 to 16 bits, for about 16 codes per cell. There are at most 4 of them up to 64 bits
+    // and 8 beyond, because each holds a copy of the codes.
     static int window_bits(int bits, uint32_t n_buckets) {
         return std::min(bits, std::clamp(int(std::lround(std::log2(double(n_buckets) + 1))) - 4, 8, 16));
     }
@@ -80,8 +80,8 @@ class SubstringIndex {
     const Window& window(int j) const { return window_[j]; }
     const MasksByWeight& masks() const { return masks_; }
 
-    // Is (radius, j) the first step at which a code at this XOR mask comes up? Steps go by radius,
-    // then by window. So no code is taken twice, without a mark on it.
+    // Whether a search first meets a code at this XOR mask in step (radius, j); steps go by radius, then
+    // by window. With that, no code is taken twice, and none needs a mark.
     bool first_seen(const C& mask, int radius, int j) const {
         for (int i = 0; i < m_; ++i)
             if (i != j && std::popcount(mask.window(window_[i].begin, s_)) < radius + (i < j)) return false;
@@ -103,8 +103,8 @@ class SubstringIndex {
     std::vector<Window> window_;
 };
 
-// The segment's index, built by the caller if need be. No lock is held meanwhile: of two that build,
-// one builds in vain, and a process forked meanwhile waits for nobody.
+// The segment's index; the calling thread builds it if it is missing. No lock is held during that, so a
+// process forked at the same time never blocks. If two threads build it, one result is thrown away.
 template <class C>
 const SubstringIndex<C>& substring_index(const Segment<C>& seg) {
     auto& there = seg.substring->index;

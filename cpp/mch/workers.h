@@ -1,5 +1,5 @@
-// Threads of our own. OpenMP is left alone: two OpenMP runtimes in one process, as torch and FAISS
-// bring them, crash or crawl.
+// A small thread pool. OpenMP is not used: two OpenMP runtimes in one process, such as those that torch
+// and FAISS bring, crash or crawl.
 #pragma once
 
 #include <condition_variable>
@@ -17,17 +17,18 @@ class Workers {
   public:
     static constexpr int most = 256;
 
-    // For parallel(); and one thread for work that nobody waits for.
+    // The threads of parallel(), and one thread for work that nobody waits for.
     static Workers& parallel_pool() { return *slot(0); }
     static Workers& background() { return *slot(1); }
 
-    // Runs `work`, which must not throw, on one of at most `threads` threads. Throws if there is none.
+    // Runs `work`, which must not throw, on one of at most `threads` threads. Throws if no thread can be
+    // started.
     void post(std::function<void()> work, int threads) {
         std::lock_guard lock(mutex_);
         queue_.push_back(std::move(work));
         try {
             for (; count_ < threads && count_ < most; ++count_) std::thread([this] { run(); }).detach();
-        } catch (...) {  // the system gives no more threads; those there are will do
+        } catch (...) {  // the system has no more threads; the existing ones do the work
             if (!count_) {
                 queue_.pop_back();
                 throw;
@@ -37,8 +38,8 @@ class Workers {
     }
 
   private:
-    // Never destroyed: its threads may still wait while the process ends. A forked child has none
-    // of its parent's threads, so it starts with new ones.
+    // Pools are never destroyed: their threads may still be waiting when the process ends. A forked child
+    // has none of its parent's threads, so it gets new pools.
     static Workers*& slot(int i) {
         static Workers* pool[2] = {new Workers, new Workers};
         static const int once = pthread_atfork(nullptr, nullptr, [] {
@@ -69,8 +70,8 @@ class Workers {
 
 inline int usable_cores() { return std::max(1, int(std::thread::hardware_concurrency())); }
 
-// Runs `body` on the calling thread and on up to threads - 1 others at once; body takes its own
-// share of the work until there is none. Returns when all have; rethrows what one of them threw.
+// Runs `body` on the calling thread and on up to threads - 1 others at the same time; `body` takes shares
+// of the work until none is left. Returns when all are done; rethrows what one of them threw.
 inline void parallel(int threads, const std::function<void()>& body) {
     struct Job {
         std::mutex mutex;
@@ -83,7 +84,7 @@ inline void parallel(int threads, const std::function<void()>& body) {
     auto help = [job, &body] {
         {
             std::lock_guard lock(job->mutex);
-            if (job->closed) return;  // too late: `body` may be gone
+            if (job->closed) return;  // too late: `body` may no longer exist
             ++job->running;
         }
         std::exception_ptr error;
@@ -98,7 +99,7 @@ inline void parallel(int threads, const std::function<void()>& body) {
     };
     try {
         for (int i = 1; i < std::min(threads, Workers::most); ++i) Workers::parallel_pool().post(help, threads - 1);
-    } catch (...) {  // no threads to be had: this one does the work
+    } catch (...) {  // no threads: this one does all the work
     }
     std::exception_ptr error;
     try {

@@ -1,7 +1,7 @@
-"""Searching while others add and remove: never an error, always the answer of some state.
+"""Searching while others add and remove: no errors, and each answer fits one state of the table.
 
-The writers do a fixed amount of work and the readers go on until it is done, so a slow machine
-makes these tests longer, never wrong.
+The writers do a fixed amount of work and the readers repeat until it is done, so these tests take
+longer on a slow machine, but do not fail.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ GROUP = np.arange(10_000, 10_064)
 
 
 class Scene:
-    """Stable images with a code of their own each, and a group that comes and goes at one code."""
+    """Stable images with distinct codes, and a group that is added and removed at one code."""
 
     def __init__(self) -> None:
         self.table = BucketTable(64)
@@ -32,7 +32,7 @@ class Scene:
     def churn(self, rounds: int = 120) -> None:
         rng = np.random.default_rng(3)
         for turn in range(rounds):
-            # The group has two codes an image, so that half an add would show.
+            # The group has two codes per image, so half an add would show.
             codes = np.repeat(np.concatenate([self.meeting, ~self.meeting]), len(GROUP), axis=0)
             self.table.add(np.tile(GROUP, 2), codes, np.repeat([turn % 200, 200], len(GROUP)))
             # Noise near the stable codes keeps the merges busy.
@@ -57,7 +57,7 @@ def test_readers_see_whole_states() -> None:
 
     def find_stable() -> None:
         for strategy in STRATEGIES:
-            # Theirs are the smallest ids, so each is the first hit whatever else is there.
+            # They have the smallest ids, so each is the first hit whatever else is there.
             result = table.search(scene.stable[:100], k=1, strategy=strategy)
             np.testing.assert_array_equal(result.ids[:, 0], np.arange(100))
             assert not result.distances.any()
@@ -69,8 +69,8 @@ def test_readers_see_whole_states() -> None:
             queries = np.concatenate([scene.meeting, ~scene.meeting, scene.meeting])
             found = table.within(queries, 0, allowed=GROUP, strategy=strategy)
             assert_whole_group(found.lims, found.ids)
-            near_end = found.regions[: found.lims[1]]
-            assert len(set(near_end.tolist())) <= 1, "regions of two different adds"
+            of_first_query = found.regions[: found.lims[1]]
+            assert len(set(of_first_query.tolist())) <= 1, "regions of two different adds"
 
     def count() -> None:
         assert len(table) >= STABLE
@@ -125,7 +125,7 @@ def test_writers_do_not_lose_each_others_work() -> None:
             np.testing.assert_array_equal(result.ids[:, 0], want)
 
 
-def test_a_table_may_go_while_it_is_searched() -> None:
+def test_a_table_may_be_deleted_while_it_is_searched() -> None:
     codes = uniform(64, 20_000, seed=4)
 
     def search_and_drop() -> None:

@@ -1,4 +1,4 @@
-"""The oracle itself, against Algorithm 1 taken literally and against FAISS."""
+"""The oracle itself, compared with a literal Algorithm 1 and with FAISS."""
 
 from itertools import combinations
 from typing import Any
@@ -54,7 +54,7 @@ def test_oracle_is_algorithm_1(bits: int, k: int, max_radius: int, max_buckets: 
 
 
 def faiss_distances(rows: Rows, query: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Each image's distance by FAISS: the nearest of its codes, images sorted by distance."""
+    """The distance of each image (of its nearest code) according to FAISS, in ascending order."""
     faiss = pytest.importorskip("faiss")
     index = faiss.IndexBinaryFlat(rows.codes.shape[1] * 8)
     index.add(rows.codes)

@@ -1,4 +1,4 @@
-"""The visiting order: complete, without repeats, in order; and ranks without enumerating."""
+"""The visiting order: masks are complete, distinct and in order, and their ranks are right."""
 
 from itertools import combinations, islice
 from math import comb
@@ -14,7 +14,7 @@ from mchindex._core import bucket_ranks, probe_masks
 
 
 def masks_by_combinations(bits: int, radius: int, limit: int | None = None) -> NDArray[np.uint8]:
-    """combinations() of the positions is lexicographic: the visiting order by definition."""
+    """The visiting order by definition: combinations() of the positions is lexicographic."""
     chosen = list(islice(combinations(range(bits), radius), limit))
     flips = np.zeros((len(chosen), bits), np.uint8)
     for row, positions in enumerate(chosen):
@@ -23,7 +23,7 @@ def masks_by_combinations(bits: int, radius: int, limit: int | None = None) -> N
 
 
 def rank_by_formula(positions: list[int], bits: int) -> int:
-    """The rank in Python's big integers, from the flipped positions p_0 < p_1 < …"""
+    """The rank of a bucket, as a Python integer, from the flipped positions p_0 < p_1 < …"""
     radius = len(positions)
     before = sum(comb(bits, r) for r in range(radius))
     previous = -1
@@ -51,7 +51,7 @@ def test_masks_are_complete_and_in_order(bits: int, radius: int) -> None:
 
 
 @pytest.mark.parametrize("bits", range(8, 257, 8))
-def test_wide_radii_start_in_order(bits: int) -> None:
+def test_large_radii_start_in_order(bits: int) -> None:
     for radius in {0, 1, 3, bits // 2, bits - 1, bits}:
         for limit in (0, 1, 300):
             want = masks_by_combinations(bits, radius, limit)
@@ -59,7 +59,7 @@ def test_wide_radii_start_in_order(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_rank_counts_the_buckets_up_to_it(bits: int) -> None:
+def test_a_rank_is_the_number_of_buckets_up_to_it(bits: int) -> None:
     seen = 0
     for radius in range(bits + 1):
         masks = probe_masks(bits, radius)
@@ -72,9 +72,9 @@ def test_rank_counts_the_buckets_up_to_it(bits: int) -> None:
 
 @settings(max_examples=300)
 @given(st.data())
-def test_rank_is_the_formula(data: st.DataObject) -> None:
+def test_ranks_follow_the_formula(data: st.DataObject) -> None:
     bits = 8 * data.draw(st.integers(1, 32), label="bytes")
-    # Few flips in wide codes too, because with many the rank is beyond an int64 and says nothing.
+    # Often few flips: with many flips in wide codes the rank saturates and tests nothing.
     most = data.draw(st.sampled_from([4, 9, bits]), label="most")
     flipped = data.draw(st.sets(st.integers(0, bits - 1), max_size=most), label="flipped")
     if data.draw(st.booleans(), label="complement"):

@@ -1,4 +1,4 @@
-"""Search and within: the oracle's and FAISS's answer at every width, by every strategy."""
+"""search() and within() agree with the oracle and FAISS at every width, with every strategy."""
 
 from typing import Any, NamedTuple
 
@@ -8,12 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.oracle import DTYPES, INT64_MAX, Answer, Oracle, assert_answer, ball, ranking
+from helpers.oracle import (
+    DTYPES,
+    INT64_MAX,
+    Answer,
+    Oracle,
+    assert_answer,
+    assert_ranked,
+    ball,
+    ranking,
+)
 from helpers.samples import (
     STRATEGIES,
     WIDTHS,
     Rows,
-    Strategy,
     clustered,
     near,
     oracle_of,
@@ -21,13 +29,13 @@ from helpers.samples import (
     table_of,
     uniform,
 )
-from mchindex import BucketTable, SearchResult
+from mchindex import BucketTable
 
 
 def assert_search(
     table: BucketTable, oracle: Oracle, queries: NDArray[np.uint8], k: int, **limits: Any
 ) -> Answer:
-    """Every strategy, alone and with threads, gives the oracle's eight arrays."""
+    """Every strategy gives the eight arrays of the oracle, on one thread and on several."""
     expected = oracle.search(queries, k, **limits)
     for strategy in STRATEGIES:
         for threads in (0, 1, 3):
@@ -72,7 +80,7 @@ class Case(NamedTuple):
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A few codes that differ from a few others by a few bits, or by all of them."""
+    """A few codes, each differing from one of a few centres in a few bits or in all of them."""
     bits = 8 * draw(st.sampled_from([1, 1, 2, 3, 4, 7, 8, 8, 9, 16, 17, 31, 32]))
     centres = draw(st.lists(st.binary(min_size=bits // 8, max_size=bits // 8), min_size=1))
     flips = st.one_of(
@@ -103,7 +111,7 @@ BUDGETS = st.one_of(
 
 @settings(max_examples=150)
 @given(cases(), st.integers(1, 15), st.none() | st.integers(0, 260), BUDGETS, st.booleans())
-def test_search_is_the_oracle(
+def test_search_equals_the_oracle(
     case: Case, k: int, max_radius: int | None, max_buckets: int | None, substring: bool
 ) -> None:
     table, oracle = table_of(case.bits, case.rows), oracle_of(case.bits, case.rows)
@@ -159,7 +167,7 @@ def test_all_codes_equal(bits: int) -> None:
     for k in (1, 39, 40, 41):
         assert_search(table, oracle, queries, k)
     result = table.search(code, k=3)
-    # A tie inside a bucket goes to the smaller id, and the bucket counts whole.
+    # Within a bucket the smaller id comes first, and `candidates` counts the whole bucket.
     assert result.ids.tolist() == [[0, 1, 2]]
     assert result.candidates.tolist() == [40]
     assert (table.n_buckets, table.n_codes, len(table)) == (1, 40, 40)
@@ -179,7 +187,7 @@ def test_codes_at_the_greatest_distance(bits: int) -> None:
 
 
 def test_ties_at_the_last_radius_follow_the_visiting_order() -> None:
-    # All 64 neighbours at distance 1, stored so that ids run against the visiting order.
+    # All 64 neighbours at distance 1, with ids in the reverse of the visiting order.
     masks = np.packbits(np.eye(64, dtype=np.uint8), axis=1)
     code = uniform(64, 1, seed=4)
     rows = Rows(np.arange(64)[::-1].copy(), code ^ masks, np.zeros(64, np.int64))
@@ -196,7 +204,7 @@ def test_an_image_appears_once_at_its_first_code() -> None:
     code = uniform(64, 1, seed=5)
     flip = np.packbits(np.eye(64, dtype=np.uint8), axis=1)
     table = BucketTable(64)
-    # Both codes stand at distance 1; the one with the earlier flipped bit is visited first.
+    # Two codes are at distance 1; the one with the earlier flipped bit is visited first.
     table.add([7, 7, 7], np.concatenate([code ^ flip[60], code ^ flip[2], ~code]), [1, 9, 0])
     result = table.search(code, k=3)
     assert result.ids.tolist() == [[7, -1, -1]]
@@ -218,7 +226,7 @@ def test_equal_pairs_are_stored_once_with_the_smallest_region() -> None:
         assert result.candidates.tolist() == [2]
 
 
-def test_budget_of_nothing_visits_nothing() -> None:
+def test_a_budget_of_zero_visits_nothing() -> None:
     rows = clustered(64, 30, seed=7)
     table, oracle = table_of(64, rows), oracle_of(64, rows)
     expected = assert_search(table, oracle, rows.codes[:2], 3, max_buckets=0)
@@ -233,7 +241,7 @@ def test_a_larger_budget_only_adds_hits(bits: int) -> None:
     queries = queries_near(rows.codes, 5, seed=1)
     full = table.search(queries, k=12)
     before = np.zeros(len(queries), np.int64)
-    # Around the end of each of the first radii, where an error by one would show.
+    # Around the end of each of the first radii, where an off-by-one error would show.
     budgets = [ball(bits, radius) + step for radius in range(4) for step in (-1, 0, 1)]
     for budget in sorted(set(budgets)):
         expected = assert_search(table, oracle, queries, 12, max_buckets=budget)
@@ -259,7 +267,7 @@ def test_budgets_at_the_end_of_int64() -> None:
     code = uniform(64, 1, seed=8)
     rows = Rows(np.array([1]), ~code, np.array([0]))
     table, oracle = table_of(64, rows), oracle_of(64, rows)
-    # The last of 2**64 buckets lies beyond an int64 of them; a larger number is no limit.
+    # The last of 2**64 buckets is beyond every limit that fits int64; a larger one is no limit.
     for budget, count in ((INT64_MAX - 1, 0), (INT64_MAX, 0), (INT64_MAX + 1, 1), (10**40, 1)):
         expected = assert_search(table, oracle, code, 1, max_buckets=budget)
         assert expected["counts"].tolist() == [count]
@@ -289,25 +297,13 @@ def test_k_beyond_the_table() -> None:
         assert_search(table, oracle, rows.codes[:3], k)
 
 
-def assert_ranked(
-    table: BucketTable, rows: Rows, queries: NDArray[np.uint8], k: int, strategy: Strategy
-) -> SearchResult:
-    result = table.search(queries, k, strategy=strategy)
-    for row, query in enumerate(queries):
-        ids, distances, regions = (column[:k] for column in ranking(*rows, query))
-        np.testing.assert_array_equal(result.ids[row], ids, err_msg=strategy)
-        np.testing.assert_array_equal(result.distances[row], distances, err_msg=strategy)
-        np.testing.assert_array_equal(result.regions[row], regions, err_msg=strategy)
-    return result
-
-
 @pytest.mark.parametrize("substring", [False, True], ids=["plain", "substring-index"])
 @pytest.mark.parametrize(
     ("bits", "n", "centres"), [(16, 20_000, 50), (32, 20_000, 200), (64, 60_000, 500),
                                (64, 60_000, 60_000), (128, 30_000, 300), (256, 20_000, 100)]
 )  # fmt: skip
 def test_large_tables(bits: int, n: int, centres: int, substring: bool) -> None:
-    """From crowded buckets to none shared: each is another strategy's home."""
+    """From crowded buckets to no shared ones, so that each strategy has a table that suits it."""
     faiss = pytest.importorskip("faiss")
     rows = clustered(bits, n, seed=bits, centres=centres, flips=3.0)
     table = table_of(bits, rows)
@@ -320,8 +316,9 @@ def test_large_tables(bits: int, n: int, centres: int, substring: bool) -> None:
     distances, at = index.search(queries, n)
 
     for k in (1, 30):
-        results = [assert_ranked(table, rows, queries, k, s) for s in STRATEGIES]
-        for result in results:
+        results = [table.search(queries, k, strategy=strategy) for strategy in STRATEGIES]
+        for strategy, result in zip(STRATEGIES, results, strict=True):
+            assert_ranked(result, rows, queries, strategy)
             for field in DTYPES:
                 np.testing.assert_array_equal(getattr(result, field), getattr(results[0], field))
         for row in range(len(queries)):
@@ -338,7 +335,7 @@ def test_large_ranges() -> None:
     index = faiss.IndexBinaryFlat(64)
     index.add(rows.codes)
     for radius in (0, 2, 9, 25):
-        lims, _, at = index.range_search(queries, radius + 1)  # FAISS's radius is strict
+        lims, _, at = index.range_search(queries, radius + 1)  # FAISS excludes the radius itself
         for strategy in STRATEGIES:
             found = table.within(queries, radius, strategy=strategy)
             for row, query in enumerate(queries):

@@ -1,4 +1,4 @@
-"""Adding and removing: whatever the order of calls, the table equals a dictionary."""
+"""Adding and removing: after any sequence of calls, the table equals a dictionary."""
 
 import tempfile
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from helpers.oracle import Oracle, assert_answer, ranking
+from helpers.oracle import Oracle, assert_answer, assert_ranked
 from helpers.samples import STRATEGIES, Rows, clustered, near, oracle_of, table_of, uniform
 from mchindex import BucketTable
 
@@ -18,14 +18,14 @@ SEEDS = st.integers(0, 1000)
 
 
 class TableMachine(RuleBasedStateMachine):
-    """Random sequences of calls; every answer is compared with the dictionary's."""
+    """Random sequences of calls; every answer is compared with that of the dictionary."""
 
     @initialize(bits=st.sampled_from([8, 64, 136]))
     def create(self, bits: int) -> None:
         self.bits = bits
         self.table = BucketTable(bits)
         self.oracle = Oracle(bits)
-        # One small pool, so that codes and images come back again and again.
+        # A small pool, so that codes and images repeat often.
         self.pool = near(uniform(bits, 3, seed=bits), 40, 2.0, np.random.default_rng(bits))
 
     def _add(self, ids: list[int], seed: int) -> None:
@@ -104,7 +104,7 @@ TestTableMachine.settings = settings(
 
 
 @pytest.mark.parametrize("step", [1, 7, 100])
-def test_small_adds_equal_one_large(step: int) -> None:
+def test_many_small_adds_equal_one_large_add(step: int) -> None:
     rows = clustered(64, 1500, seed=step, centres=30)
     pieces = BucketTable(64)
     for at in range(0, len(rows.ids), step):
@@ -135,7 +135,7 @@ def test_codes_of_one_image_may_come_in_several_calls() -> None:
 
 
 @pytest.mark.parametrize("optimize", [False, True])
-def test_a_removed_code_stays_removed_when_its_image_comes_back(optimize: bool) -> None:
+def test_a_removed_code_stays_removed_when_its_image_is_added_again(optimize: bool) -> None:
     old, new = uniform(64, 2, seed=2)[:, None]
     table = BucketTable(64)
     table.add([5, 6], np.concatenate([old, old]))
@@ -151,7 +151,7 @@ def test_a_removed_code_stays_removed_when_its_image_comes_back(optimize: bool) 
 
 
 @pytest.mark.parametrize("optimize", [False, True])
-def test_a_code_that_comes_back_has_its_new_region(optimize: bool) -> None:
+def test_a_code_that_is_added_again_has_its_new_region(optimize: bool) -> None:
     code = uniform(64, 1, seed=3)
     table = BucketTable(64)
     table.add([5], code, [1])
@@ -196,8 +196,8 @@ def test_emptied_table_is_empty() -> None:
 
 
 @pytest.mark.parametrize("substring", [False, True], ids=["plain", "substring-index"])
-def test_long_life(substring: bool) -> None:
-    """Adds of all sizes with removals between them: merges run while the next call comes."""
+def test_many_changes(substring: bool) -> None:
+    """Adds of all sizes and removals in between, so that merges run during later calls."""
     bits, rng = 64, np.random.default_rng(7)
     table = BucketTable(bits)
     parts: list[Rows] = []
@@ -226,11 +226,7 @@ def test_long_life(substring: bool) -> None:
         assert table.n_buckets == len(np.unique(rows.codes, axis=0))
         for strategy in STRATEGIES:
             result = table.search(queries, 25, strategy=strategy)
-            for row, query in enumerate(queries):
-                ids, distances, regions = ranking(*rows, query)
-                np.testing.assert_array_equal(result.ids[row], ids[:25], err_msg=strategy)
-                np.testing.assert_array_equal(result.distances[row], distances[:25])
-                np.testing.assert_array_equal(result.regions[row], regions[:25])
+            assert_ranked(result, rows, queries, strategy)
         table.optimize(substring=substring)
 
 

@@ -1,4 +1,4 @@
-"""Snapshots that were tampered with by somebody who knows the format."""
+"""Forged snapshots, as someone who knows the format would make them."""
 
 import struct
 
@@ -25,11 +25,11 @@ def checksum(data: bytes, seed: int = 0) -> int:
 
 
 def forge(original: bytes, rng: np.random.Generator) -> bytes:
-    """Changes a few bytes of a part's record or of a section, and makes the checksums fit."""
+    """Change a few bytes of a part's record or of a section, and update the checksums to match."""
     data = bytearray(original)
     *start, n_parts, n_sections, _ = HEADER.unpack_from(data)
     sections = HEADER.size + n_parts * PART.size
-    if rng.random() < 0.2:  # a number of a part
+    if rng.random() < 0.2:  # a number in a part's record
         at = HEADER.size + 4 * int(rng.integers(n_parts * 6))
         value = int(rng.choice([0, 1, 5, 63, 2**16, 2**31, 2**32 - 1]))
         struct.pack_into("<I", data, at, value)

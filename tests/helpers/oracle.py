@@ -1,7 +1,7 @@
-"""What a table must answer, found the slow way that cannot be wrong.
+"""The answers a table must give, computed in a slow way that is easy to verify.
 
-A code is a Python integer whose most significant bit is bit 0 of the code, so an XOR mask is a
-number and Algorithm 1 visits masks by growing popcount, then from the largest number down.
+A code is a Python integer whose most significant bit is bit 0 of the code. An XOR mask is then a
+number, and Algorithm 1 visits masks by growing popcount, then from the largest number down.
 """
 
 from collections.abc import Iterable
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mchindex import SearchResult
 
 INT64_MAX = 2**63 - 1
 DTYPES = {
@@ -33,16 +35,17 @@ def number(code: NDArray[np.uint8]) -> int:
 
 @cache
 def ball(bits: int, radius: int) -> int:
-    """How many buckets stand within a radius, the radius included."""
+    """The number of buckets within a radius (inclusive)."""
     return sum(comb(bits, r) for r in range(min(radius, bits) + 1))
 
 
 @lru_cache(100_000)
 def rank(mask: int, bits: int) -> int:
-    """The place of a bucket in visiting order, from 1.
+    """The 1-based position of a bucket in visiting order.
 
-    Of the masks with as many ones, sum C(b_i, i) are smaller (b_1 < b_2 < … the positions of the
-    ones from the low end: the combinatorial number system), and those are visited after it.
+    With b_1 < b_2 < … the positions of the mask's ones, counted from the low end, sum C(b_i, i) of
+    the masks with as many ones are smaller (the combinatorial number system). These are visited
+    after it.
     """
     ones = [b for b in range(bits) if mask >> b & 1]
     return ball(bits, len(ones)) - sum(comb(b, i) for i, b in enumerate(ones, 1))
@@ -135,18 +138,35 @@ def ranking(
     regions: NDArray[np.integer[Any]],
     query: NDArray[np.uint8],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer[Any]]]:
-    """Every image once, in order (ids, distances, regions): NumPy, for tables of many codes."""
+    """Every image once, in order: ids, distances, regions. In NumPy, for tables of many codes."""
     masks = codes ^ query
     distances = np.bitwise_count(masks).sum(1, dtype=np.int64)
-    # lexsort's last key leads: distance, then the mask from the largest down, then id, then region
+    # lexsort sorts by its last key first: by distance, largest mask first, id, region
     order = np.lexsort((regions, ids, *(~masks.T[::-1]), distances))
     first = np.sort(np.unique(ids[order], return_index=True)[1])
     best = order[first]
     return ids[best], distances[best], regions[best]
 
 
+def assert_ranked(
+    result: SearchResult,
+    rows: tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]],
+    queries: NDArray[np.uint8],
+    note: str = "",
+) -> None:
+    """Assert that the hits of each query are the first k images of ranking()."""
+    k = result.ids.shape[1]
+    for row, query in enumerate(queries):
+        ids, distances, regions = (column[:k] for column in ranking(*rows, query))
+        count = len(ids)
+        assert result.counts[row] == count, note
+        np.testing.assert_array_equal(result.ids[row, :count], ids, err_msg=note)
+        np.testing.assert_array_equal(result.distances[row, :count], distances, err_msg=note)
+        np.testing.assert_array_equal(result.regions[row, :count], regions, err_msg=note)
+
+
 def assert_answer(result: object, expected: Answer, note: object = "") -> None:
-    """Every array of the result has the expected type, shape and values."""
+    """Assert that every array of the result has the expected type, shape and values."""
     for field, want in expected.items():
         got = getattr(result, field)
         assert got.dtype == DTYPES.get(field, np.int64), f"{field}: {got.dtype}"

@@ -1,4 +1,4 @@
-"""Codes to test with: clustered ones, because uniform ones hardly ever meet in a bucket."""
+"""Codes to test with: mostly clustered, because uniform codes hardly ever share a bucket."""
 
 from typing import Literal, NamedTuple
 
@@ -30,7 +30,7 @@ def uniform(bits: int, n: int, seed: int) -> NDArray[np.uint8]:
 def near(
     codes: NDArray[np.uint8], n: int, flips: float, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """n codes, each one of the given with about so many bits flipped."""
+    """n codes, each a random one of `codes` with `flips` bits flipped on average."""
     bits = np.unpackbits(codes[rng.integers(len(codes), size=n)], axis=1)
     return np.packbits(bits ^ (rng.random(bits.shape) < flips / bits.shape[1]), axis=1)
 
@@ -43,7 +43,7 @@ def clustered(
     centres: int = 4,
     flips: float = 2.0,
 ) -> Rows:
-    """n codes around a few centres, about three an image; equal codes and equal rows occur."""
+    """n codes around a few centres, about three per image; codes and whole rows may repeat."""
     rng = np.random.default_rng(seed)
     middle = rng.integers(0, 256, (centres, bits // 8), np.uint8)
     ids = rng.integers(0, images or n // 3 + 1, n)
@@ -51,7 +51,7 @@ def clustered(
 
 
 def queries_near(codes: NDArray[np.uint8], n: int, seed: int) -> NDArray[np.uint8]:
-    """Queries on, near and far from the codes: the last one is as far as can be from the first."""
+    """A stored code, queries near stored codes, and the complement of the first code."""
     rng = np.random.default_rng(seed)
     return np.concatenate([codes[:1], near(codes, n - 2, 3.0, rng), ~codes[:1]])
 

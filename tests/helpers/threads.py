@@ -6,7 +6,10 @@ from threading import Event
 
 
 def run(writers: list[Callable[[], None]], readers: list[Callable[[], None]]) -> None:
-    """Run every writer once and every reader until the writers are done; raise what they raise."""
+    """Run each writer once, and each reader repeatedly until the writers are done.
+
+    Raises what one of them raises.
+    """
     done = Event()
 
     def repeat(reader: Callable[[], None]) -> None:

@@ -1,0 +1,23 @@
+// What the caller may ask of a search.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "code.h"
+
+namespace mch {
+
+enum class Strategy { automatic, probe, substring, scan };
+
+struct SearchOptions {
+    uint64_t k = 10;
+    int max_radius = kMaxBits;            // inclusive
+    std::optional<uint64_t> max_buckets;  // counts empty buckets too
+    std::optional<std::vector<int64_t>> allowed;
+    Strategy strategy = Strategy::automatic;
+    int threads = 0;  // 0: all cores
+};
+
+}  // namespace mch
