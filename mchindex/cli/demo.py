@@ -36,7 +36,7 @@ def demo(
             metavar="DIR",
             exists=True,
             file_okay=False,
-            help="Use your own pictures from this folder, with a model that ships.",
+            help="Search your own pictures in this folder, with a shipped model.",
         ),
     ] = None,
     model: Annotated[
@@ -105,7 +105,10 @@ def _print_scenes(result: ScenesDemo) -> None:
     from rich.markup import escape
 
     console = show.output()
-    console.print("\nHow well one code per image (base) and several (MCH) find relevant images:")
+    console.print(
+        "\nHow well one code per image (base) and several (MCH) find relevant images, those that "
+        "share a class with the query:"
+    )
     console.print(show.gain_table(result.base, result.mch))
     console.print(show.facts({figure.name: figure.meaning for figure in result.figures()}))
     console.print(f"\n{escape(result.verdict())}")
