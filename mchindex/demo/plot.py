@@ -70,8 +70,8 @@ def f1_plot(curves: Mapping[str, Curve], needed: Sequence[BucketsNeeded] = ()) -
         axis.set_ylabel("F1, mean over the queries")
         for one in needed:
             if one.base is not None and one.base > one.buckets:
-                ends = [one.buckets, one.base]
-                axis.plot(ends, [one.f1] * 2, color=INK, ls=":", lw=1, gid="needed", clip_on=False)
+                ends, gid = [one.buckets, one.base], f"needed-{one.buckets}"
+                axis.plot(ends, [one.f1] * 2, color=INK, ls=":", lw=1, gid=gid, clip_on=False)
         for name, colour, dashes in (("base", BASE, (0, (3.5, 2))), ("mch", MCH, "-")):
             x, y = zip(*curves[name], strict=True)
             axis.plot(x, y, color=colour, ls=dashes, label=LABELS[name], gid=name, clip_on=False)

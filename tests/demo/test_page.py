@@ -89,11 +89,11 @@ def drawn(curves: Mapping[str, Any], needed: list[BucketsNeeded] | None = None) 
 
 
 def lines(read: Reader, name: str) -> list[list[tuple[float, float]]]:
-    """The points of the lines that were drawn under a name."""
+    """The points of the lines whose ids begin with a name."""
     paths = [
         str(read.seen[i + 1][1]["d"])
         for i, (tag, attributes) in enumerate(read.seen)
-        if tag == "g" and attributes.get("id") == name
+        if tag == "g" and str(attributes.get("id")).startswith(name)
     ]
     numbers = [[float(word) for word in path.split() if word not in "ML"] for path in paths]
     return [list(zip(n[::2], n[1::2], strict=True)) for n in numbers]
@@ -126,6 +126,12 @@ def test_the_plot_takes_its_colours_from_the_page(tmp_path: Path) -> None:
     for variable in VARIABLES.values():
         assert f"var({variable})" in svg
         assert page.count(f"{variable}:") == 3  # light, dark, print
+
+
+def test_ids_in_the_plot_are_unique() -> None:
+    needed = [BucketsNeeded(n, 0.2, 2 * n, 0.4) for n in (1, 10, 100)]
+    ids = [attributes["id"] for _, attributes in drawn(CURVES, needed).seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
 
 
 def test_the_plot_is_the_same_each_time() -> None:
