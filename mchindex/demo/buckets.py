@@ -28,7 +28,8 @@ class BucketsNeeded:
         if self.base == self.buckets:
             return f"{self.base:,}, the same number"
         factor = self.base / self.buckets
-        return f"{self.base:,} ({factor:,.{0 if factor >= 10 else 1}f} times as many)"
+        times = f"{factor:,.0f}" if factor >= 10 else f"{factor:.2g}"
+        return f"{self.base:,} ({times} times as many)"
 
 
 def bucket_counts(bits: int) -> list[int]:

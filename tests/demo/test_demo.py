@@ -72,6 +72,7 @@ def test_buckets_needed_for_the_same_f1() -> None:
 def test_words_on_buckets_needed() -> None:
     assert BucketsNeeded(1, 0.5, None, 0.4).words() == "never: its highest F1 is 0.4000"
     assert BucketsNeeded(10, 0.5, 10, 0.6).words() == "10, the same number"
+    assert BucketsNeeded(1, 0.5, 9, 0.6).words() == "9 (9 times as many)"
     assert BucketsNeeded(10, 0.5, 4, 0.6).words() == "4 (0.4 times as many)"
     assert BucketsNeeded(1, 0.5, 1600, 0.6).words() == "1,600 (1,600 times as many)"
 
