@@ -4,12 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -path '*/shipped/*' -type f) CMakeLists.txt pyproject.toml
+SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -path '*/shipped/*' -type f) CMakeLists.txt pyproject.toml
 
 .PHONY: demo test slow check format sanitize bench wheel clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/installed
+demo: $(VENV)/installed $(VENV)/plot
 	$(BIN)/mch demo --out demo
 
 test: $(VENV)/installed $(VENV)/test
@@ -56,7 +56,7 @@ $(VENV)/installed: $(VENV)/python $(SOURCES)
 	$(PIP) .
 	touch $@
 
-$(VENV)/test $(VENV)/bench $(VENV)/dev: $(VENV)/python pyproject.toml
+$(VENV)/test $(VENV)/bench $(VENV)/dev $(VENV)/plot: $(VENV)/python pyproject.toml
 	$(BIN)/python -c "import tomllib; print('\n'.join(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(notdir $@)']))" > $@.txt
 	$(PIP) -r $@.txt
 	touch $@

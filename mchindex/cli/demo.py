@@ -1,4 +1,4 @@
-"""`mch demo`: what several codes an image bring, seen in a few minutes."""
+"""`mch demo`: what several codes per image are good for, in a few minutes."""
 
 from __future__ import annotations
 
@@ -16,34 +16,42 @@ from mchindex.progress import Display
 if TYPE_CHECKING:
     from mchindex.demo import PhotosDemo, ScenesDemo
 
-FAILURES = 3  # that are named, of pictures that cannot be read
+FAILURES = 3  # unreadable pictures that are named
 
 
 def demo(
     out: Annotated[
         Path,
-        typer.Option("--out", metavar="DIR", help="Where pictures, model, indexes and page go."),
+        typer.Option(
+            "--out", metavar="DIR", help="Folder for the pictures, model, indexes and page."
+        ),
     ] = Path("mch-demo"),
     images: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Pictures to draw.", show_default="4000"),
+        typer.Option(metavar="N", help="How many pictures to draw.", show_default="4000"),
     ] = None,
     photos: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Search your own pictures instead, by a model that ships."
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Search your own pictures in this folder, with a shipped model.",
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="With --photos: a model by name or folder.",
-            show_default="coco-64, or the index's own",
+            help="With --photos: the name or folder of a model.",
+            show_default="the index's model, or coco-64",
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of pictures and training, or of the queries chosen.")
+        int,
+        typer.Option(
+            min=0, help="Seed of the pictures and the training; with --photos, of the queries."
+        ),
     ] = 0,
     open_page: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")
@@ -51,11 +59,12 @@ def demo(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Compare one code an image with several, and write a page about it.
+    """Compare one hash code per image with several, and write a page about it.
 
-    Draws pictures, trains a small model on them, keeps them in two indexes, one code an
-    image and several, and measures both: a few minutes on two cores, nothing is downloaded.
-    An interrupted demo goes on where it was; one that is complete only writes its page anew.
+    Draws pictures, trains a small model on them, stores them in two indexes (one code per
+    image, and several) and measures both. This takes a few minutes on two cores and
+    downloads nothing. An interrupted demo resumes when it is run again; a complete one
+    only writes its page again.
 
     Examples:
       mch demo --open
@@ -63,73 +72,77 @@ def demo(
       mch demo --photos ~/Pictures
     """
     if photos is not None and images is not None:
-        raise ValueError("--images is for pictures that are drawn: leave it out with --photos")
+        raise ValueError("--images is the number of pictures to draw: leave it out with --photos")
     if photos is None and model is not None:
-        raise ValueError("--model is for --photos: drawn pictures get a model of their own")
+        raise ValueError("--model needs --photos: for drawn pictures the demo trains its own model")
     from mchindex.demo import IMAGES, ScenesDemo, photos_demo, scenes_demo
 
     workers = use_threads(threads)
-    done: ScenesDemo | PhotosDemo
-    with Display(quiet, {"dch": "base dch", "index mch": "index MCH"}) as stages:
+    result: ScenesDemo | PhotosDemo
+    with Display(quiet, {"dch": "base dch", "index mch": "index MCH"}) as display:
         try:
             if photos is not None:
-                done = photos_demo(photos, out, model=model, seed=seed, progress=stages)
+                result = photos_demo(photos, out, model=model, seed=seed, progress=display)
             else:
-                done = scenes_demo(
+                result = scenes_demo(
                     out,
                     IMAGES if images is None else images,
                     seed,
                     threads=workers,
-                    progress=stages,
+                    progress=display,
                 )
         except KeyboardInterrupt:
-            raise StoppedError("interrupted: the same command goes on from there") from None
-    if isinstance(done, ScenesDemo):
-        _tell_scenes(done)
+            raise StoppedError("interrupted: run the same command again to resume") from None
+    if isinstance(result, ScenesDemo):
+        _print_scenes(result)
     else:
-        _tell_photos(done)
+        _print_photos(result)
     if open_page:
-        webbrowser.open(done.page.resolve().as_uri())
+        webbrowser.open(result.page.resolve().as_uri())
 
 
-def _tell_scenes(done: ScenesDemo) -> None:
+def _print_scenes(result: ScenesDemo) -> None:
     from rich.markup import escape
 
-    from mchindex.page import counted
-
     console = show.output()
-    console.print(f"\n{escape(done.verdict())}")
-    console.print(show.gain_table(done.base, done.mch))
-    console.print("Buckets to reach the same F1:")
+    console.print(
+        "\nHow well one code per image (base) and several (MCH) find relevant images, those that "
+        "share a class with the query:"
+    )
+    console.print(show.gain_table(result.base, result.mch))
+    console.print(show.facts({figure.name: figure.meaning for figure in result.figures()}))
+    console.print(f"\n{escape(result.verdict())}")
+    console.print("\nBuckets that the base needs for the same F1:")
     console.print(
         show.facts(
             {
-                f"MCH after {counted(reach.buckets, 'bucket')}": f"{reach.f1:.4f}   "
-                f"the base has as much after: {reach.words()}"
-                for reach in done.reaches
+                f"F1 {needed.f1:.4f} (MCH after {show.number(needed.buckets, 'bucket')})": (
+                    needed.words()
+                )
+                for needed in result.buckets_needed
             }
         )
     )
-    rows = {"time": show.times(done.seconds)}
-    if done.reused:
-        rows["model"] = f"of the run before; without {done.out} all starts anew"
-    _tell_page(rows, done)
+    rows = {"time": show.times(result.seconds)}
+    if result.reused:
+        rows["model"] = f"from an earlier run; delete {result.out} to start from scratch"
+    _print_page(rows, result)
 
 
-def _tell_photos(done: PhotosDemo) -> None:
-    if done.failed:
-        say(f"{len(done.failed)} could not be read:")
-        for failure in done.failed[:FAILURES]:
+def _print_photos(result: PhotosDemo) -> None:
+    if result.failed:
+        say(f"{show.number(len(result.failed), 'picture')} could not be read:")
+        for failure in result.failed[:FAILURES]:
             say(f"  {failure}")
-    _tell_page(done.figures(), done)
+    _print_page(result.figures(), result)
 
 
-def _tell_page(rows: dict[str, str], done: ScenesDemo | PhotosDemo) -> None:
+def _print_page(rows: dict[str, str], result: ScenesDemo | PhotosDemo) -> None:
     from rich.markup import escape
 
     console = show.output()
-    rows = rows | {"page": str(done.page)}
+    rows = rows | {"page": str(result.page)}
     console.print("", show.facts({key: escape(value) for key, value in rows.items()}))
     console.print("\nTry next:")
-    for command in done.commands:  # whole lines, to be copied
+    for command in result.commands:  # never wrapped: lines to copy
         console.print(f"  {escape(command)}", soft_wrap=True)

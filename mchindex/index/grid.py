@@ -1,4 +1,4 @@
-"""Hits as a picture: the query at the left, what was found in a grid beside it."""
+"""Hits as a picture: the query on the left, its hits in a grid on the right."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from mchindex.index.results import Hit
 from mchindex.regions import Box
 
 PAPER, EMPTY, INK, FAINT = "white", "#e4e4e4", "#1a1a1a", "#6b6b6b"
-FRAME, SHADE = "#ff8c1a", "#1a1a1a"  # light and dark, so that it shows on any picture
-GONE = "no picture"
+FRAME, SHADE = "#ff8c1a", "#1a1a1a"  # a light and a dark line: one of them shows on any picture
+MISSING = "no picture"
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A picture with a line or two below it."""
+    """A picture with lines of text below it."""
 
-    image: Image.Image | None  # None: there is nothing to show, the tile is grey
-    caption: Sequence[str] = ()  # the first line stands out
-    box: Box | None = None  # a part to frame, in shares of the sides
+    image: Image.Image | None  # None draws a grey tile
+    caption: Sequence[str] = ()  # the first line is darker than the others
+    box: Box | None = None  # a part to frame, as fractions of the sides
 
 
 def draw_grid(
@@ -36,24 +38,27 @@ def draw_grid(
     region: PixelBox | None = None,
     title: str = "query",
 ) -> Image.Image:
-    """The query and its hits, each with the matching region framed, its distance and its name.
+    """Draws a query and its hits, each with its distance and its region, which is framed.
 
-    The pictures of the hits are read from their paths; one that is gone leaves a grey tile.
-    `region` is the part of the query that was searched by, in pixels.
+    Reads the hits' pictures from their paths; a hit whose picture cannot be read gets a grey tile.
+    `region` is the part of the query that was searched for, in pixels, and `title` is the text
+    below the query. `tile` is the side of a hit's tile in pixels.
+
+    Raises ValueError for less than one column or a tile of less than 32 pixels.
     """
-    box = None if region is None or query is None else _share(region, query.size)
-    first = Tile(query, (title,) if hits else (title, "nothing found"), box)
-    return draw_tiles(first, [_tile(hit, tile) for hit in hits], columns, tile)
+    box = None if region is None or query is None else _fractions(region, query.size)
+    query_tile = Tile(query, (title,) if hits else (title, "nothing found"), box)
+    return draw_tiles(query_tile, [_hit_tile(hit, tile) for hit in hits], columns, tile)
 
 
 def draw_tiles(
     query: Tile, tiles: Sequence[Tile], columns: int = 5, tile: int = 180
 ) -> Image.Image:
-    """As `draw_grid`, of pictures that are open already. Tiles are `tile` pixels a side."""
+    """Draws the same grid from pictures that are already open."""
     if columns < 1:
         raise ValueError(f"a grid has at least one column, not {columns}")
     if tile < 32:
-        raise ValueError(f"a tile has at least 32 pixels a side, not {tile}")
+        raise ValueError(f"a tile has at least 32 pixels per side, not {tile}")
     size = max(11, tile // 12)
     font = ImageFont.load_default(size)
     gap, line = max(8, tile // 15), round(size * 1.35)
@@ -65,19 +70,19 @@ def draw_tiles(
     width = gap + large + (2 * gap + across * (tile + gap) if tiles else gap)
     height = gap + max(down * step, large + lines * line + line // 2 + gap)
     paper = Image.new("RGB", (width, height), PAPER)
-    _place(paper, query, (gap, gap), large, font, line)
+    _draw_tile(paper, query, (gap, gap), large, font, line)
     left = 3 * gap + large
     if tiles:
         rule = left - gap - gap // 2
         ImageDraw.Draw(paper).line([(rule, gap), (rule, height - gap)], EMPTY, 2)
     for place, one in enumerate(tiles):
-        at = left + place % columns * (tile + gap), gap + place // columns * step
-        _place(paper, one, at, tile, font, line)
+        corner = left + place % columns * (tile + gap), gap + place // columns * step
+        _draw_tile(paper, one, corner, tile, font, line)
     return paper
 
 
 def below_each_other(grids: Sequence[Image.Image]) -> Image.Image:
-    """Several pictures as one."""
+    """Joins several pictures into one, from top to bottom."""
     paper = Image.new("RGB", (max(g.width for g in grids), sum(g.height for g in grids)), PAPER)
     top = 0
     for grid in grids:
@@ -86,37 +91,33 @@ def below_each_other(grids: Sequence[Image.Image]) -> Image.Image:
     return paper
 
 
-def _tile(hit: Hit, tile: int) -> Tile:
+def _hit_tile(hit: Hit, side: int) -> Tile:
     caption = (f"distance {hit.distance}", hit.region)
     if hit.path is None:
         return Tile(None, caption)
     try:
-        picture = read_picture(hit.path, tile)
+        picture = read_picture(hit.path, side)
     except ImageError:
         return Tile(None, caption)
-    box = None if hit.box is None else _share(hit.box, picture.size)
+    box = None if hit.box is None else _fractions(hit.box, picture.size)
     return Tile(picture.image, caption, box)
 
 
-def _share(box: PixelBox, size: tuple[int, int]) -> Box:
-    """In shares of the sides, within the picture: the file may be another one by now."""
+def _fractions(box: PixelBox, size: tuple[int, int]) -> Box:
+    """A box as fractions of the sides, cut at the edges: the file may have been replaced since."""
     x0, y0, x1, y1 = (min(max(v / size[i % 2], 0.0), 1.0) for i, v in enumerate(box))
     return x0, y0, x1, y1
 
 
-def _place(
-    paper: Image.Image,
-    tile: Tile,
-    at: tuple[int, int],
-    side: int,
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
-    line: int,
+def _draw_tile(
+    paper: Image.Image, tile: Tile, corner: tuple[int, int], side: int, font: Font, line: int
 ) -> None:
-    draw, (left, top) = ImageDraw.Draw(paper), at
+    """Draws a tile whose top left corner is given. `line` is the height of a line of text."""
+    draw, (left, top) = ImageDraw.Draw(paper), corner
     if tile.image is None:
         draw.rectangle((left, top, left + side - 1, top + side - 1), EMPTY)
-        middle = left + (side - font.getbbox(GONE)[2]) / 2, top + (side - line) / 2
-        draw.text(middle, GONE, FAINT, font)
+        middle = left + (side - font.getbbox(MISSING)[2]) / 2, top + (side - line) / 2
+        draw.text(middle, MISSING, FAINT, font)
     else:
         scale = side / max(tile.image.size)
         width, height = (max(1, round(s * scale)) for s in tile.image.size)
@@ -124,16 +125,16 @@ def _place(
         small = tile.image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
         paper.paste(small, (x, y))
         if tile.box is not None:
-            _frame(draw, tile.box, x, y, width, height, max(2, side // 60))
+            _draw_frame(draw, tile.box, x, y, width, height, max(2, side // 60))
     for number, text in enumerate(tile.caption):
         where = left, top + side + line // 4 + number * line
-        draw.text(where, _fitting(text, font, side), INK if number == 0 else FAINT, font)
+        draw.text(where, _shortened(text, font, side), INK if number == 0 else FAINT, font)
 
 
-def _frame(
+def _draw_frame(
     draw: ImageDraw.ImageDraw, box: Box, x: int, y: int, width: int, height: int, thick: int
 ) -> None:
-    """Drawn inwards, so that the frame of a whole picture stays on it."""
+    """Frames a box inwards, to stay within the picture."""
     x0, x1 = x + round(box[0] * width), x + round(box[2] * width) - 1
     y0, y1 = y + round(box[1] * height), y + round(box[3] * height) - 1
     if x1 - x0 < 2 * thick + 4 or y1 - y0 < 2 * thick + 4:
@@ -143,8 +144,8 @@ def _frame(
     draw.rectangle((x0 + 1, y0 + 1, x1 - 1, y1 - 1), None, FRAME, thick)
 
 
-def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
-    """Cut where it is too long."""
+def _shortened(text: str, font: Font, width: int) -> str:
+    """The text, cut with an ellipsis if it is wider than `width` pixels."""
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + "…") > width:

@@ -1,4 +1,4 @@
-"""The demo: what it measures, what it leaves, and what it tells of it."""
+"""The demo: what it measures, what it leaves behind, and what it reports."""
 
 import json
 import os
@@ -12,23 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-import mchindex.demo as demo_file
 from helpers.html import check_alone
 from helpers.pictures import picture, write_pictures
 from mchindex import MCHIndex
 from mchindex.cli import run
 from mchindex.datasets import open_dataset
-from mchindex.demo import (
-    HITS,
-    QUERIES,
-    SETTINGS,
-    Reach,
-    ScenesDemo,
-    budgets,
-    photos_demo,
-    reach,
-    scenes_demo,
-)
+from mchindex.demo import BucketsNeeded, ScenesDemo, photos_demo, scenes_demo
+from mchindex.demo.buckets import bucket_counts, buckets_needed, without_flat_end
+from mchindex.demo.examples import HITS, QUERIES
+from mchindex.demo.page import scenes_page
+from mchindex.demo.scenes import SETTINGS
 from mchindex.models import MCHModel
 from mchindex.progress import Step
 
@@ -63,43 +56,50 @@ def first_with(base: list[list[float]], f1: float) -> int | None:
     return None
 
 
-def test_buckets_to_reach_the_same_f1() -> None:
+def test_buckets_needed_for_the_same_f1() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
-        counts = budgets(16)
+        counts = bucket_counts(16)
         base, mch = ([[c, float(y)] for c, y in zip(counts, rng.random(len(counts)), strict=True)]
                      for _ in range(2))  # fmt: skip
         for buckets in (1, 10, 100):
-            found = reach(base, mch, buckets)
             f1 = next(y for x, y in mch if x == buckets)
-            assert found == Reach(buckets, f1, first_with(base, f1), max(y for _, y in base))
+            best = max(y for _, y in base)
+            expected = BucketsNeeded(buckets, f1, first_with(base, f1), best)
+            assert buckets_needed(base, mch, buckets) == expected
 
 
-def test_words_on_buckets_to_reach() -> None:
-    assert Reach(1, 0.5, None, 0.4).words() == "never: 0.4000 is its most"
-    assert Reach(10, 0.5, 10, 0.6).words() == "10, the same"
-    assert Reach(10, 0.5, 4, 0.6).words() == "4 (0.4 times as many)"
-    assert Reach(1, 0.5, 1600, 0.6).words() == "1,600 (1600 times as many)"
+def test_words_on_buckets_needed() -> None:
+    assert BucketsNeeded(1, 0.5, None, 0.4).words() == "never: its highest F1 is 0.4000"
+    assert BucketsNeeded(10, 0.5, 10, 0.6).words() == "10, the same number"
+    assert BucketsNeeded(1, 0.5, 9, 0.6).words() == "9 (9 times as many)"
+    assert BucketsNeeded(10, 0.5, 4, 0.6).words() == "4 (0.4 times as many)"
+    assert BucketsNeeded(1, 0.5, 1600, 0.6).words() == "1,600 (1,600 times as many)"
 
 
 def test_numbers_of_buckets() -> None:
-    counts = budgets(32)
+    counts = bucket_counts(32)
     assert counts == sorted(set(counts))
     assert {10**power for power in range(10)} <= set(counts)
     assert counts[-1] <= 2**32 < 1.2 * counts[-1]
+
+
+def test_a_curve_ends_where_it_no_longer_changes() -> None:
+    assert without_flat_end([[1, 0.1], [2, 0.3], [3, 0.3], [4, 0.3]]) == [[1, 0.1], [2, 0.3]]
+    assert without_flat_end([[1, 0.3], [2, 0.1]]) == [[1, 0.3], [2, 0.1]]
 
 
 def test_figures_are_of_what_the_indexes_hold(done: ScenesDemo) -> None:
     dataset = open_dataset(str(done.out / "pictures"))
     assert len(dataset) == IMAGES
     sizes = {}
-    for name, found in (("base", done.base), ("mch", done.mch)):
+    for name, measured in (("base", done.base), ("mch", done.mch)):
         with MCHIndex.open(done.out / f"{name}.mch", create=False) as index:
             stats = index.stats()
             sizes[name] = stats["codes"]
-            assert stats["images"] == found.images == len(dataset.splits["database"])
-            assert stats["codes"] == found.codes
-            assert stats["anhc"] == pytest.approx(found.anhc)
+            assert stats["images"] == measured.images == len(dataset.splits["database"])
+            assert stats["codes"] == measured.codes
+            assert stats["anhc"] == pytest.approx(measured.anhc)
             for image in index.images():
                 row = dataset.images.names.index(  # type: ignore[attr-defined]
                     os.path.relpath(str(image.id), done.out / "pictures" / "images")
@@ -108,64 +108,81 @@ def test_figures_are_of_what_the_indexes_hold(done: ScenesDemo) -> None:
                 assert image.metadata == {"classes": names}
     assert sizes["base"] == done.base.images
     assert sizes["mch"] > sizes["base"]
-    for buckets, told in zip((1, 10, 100), done.reaches, strict=True):
-        assert told == reach(done.base.f1_buckets, done.mch.f1_buckets, buckets)
-    assert done.reaches[0].f1 == pytest.approx(done.mch.f1_own)
+    for buckets, needed in zip((1, 10, 100), done.buckets_needed, strict=True):
+        assert needed == buckets_needed(done.base.f1_buckets, done.mch.f1_buckets, buckets)
+    assert done.buckets_needed[0].f1 == pytest.approx(done.mch.f1_own)
 
 
-def test_queries_are_chosen_by_the_rule_told(done: ScenesDemo) -> None:
+def test_examples_are_chosen_as_the_page_says(done: ScenesDemo) -> None:
     dataset = open_dataset(str(done.out / "pictures"))
     names = [dataset.images.name(i) for i in dataset.splits["query"].tolist()]
     model = MCHModel.load(done.out / "model")
-    having = []
+    with_region = []
     with MCHIndex.open(done.out / "mch.mch") as index:
         for name in names:
             path = done.out / "pictures" / "images" / name
             hits = index.search_codes(model.encode_query([path])[0], HITS)
             if any(hit.region != "whole" for hit in hits):
-                having.append(Path(name).stem)
-    assert having
-    assert [q.name for q in done.shown][: len(having)] == having[:QUERIES]
-    assert len(done.shown) == QUERIES
-    assert f"{len(having)} have one" in done.rule
-    assert f"of the {len(names)} queries" in done.rule
+                with_region.append(Path(name).stem)
+    assert with_region
+    assert [q.name for q in done.examples][: len(with_region)] == with_region[:QUERIES]
+    assert len(done.examples) == QUERIES
+    assert f"this holds for {len(with_region)} of {len(names)}" in done.how_chosen
 
 
 def test_hits_on_the_page(done: ScenesDemo) -> None:
-    for query in done.shown:
+    for query in done.examples:
         assert len(query.hits) == HITS
         assert query.classes
-        for found in query.hits:
-            assert found.whole is not None
-            assert found.whole >= found.hit.distance
-            assert found.by_region or found.whole == found.hit.distance
-            classes = found.hit.metadata["classes"]
-            assert found.shared == tuple(c for c in query.classes if c in classes)
-            assert found.box is not None
-            if not found.by_region:
-                assert found.box == (0, 0, 1, 1)
+        for example in query.hits:
+            assert example.whole_distance is not None
+            assert example.whole_distance >= example.hit.distance
+            assert example.by_region or example.whole_distance == example.hit.distance
+            classes = example.hit.metadata["classes"]
+            assert example.shared_classes == tuple(c for c in query.classes if c in classes)
+            assert example.box is not None
+            if not example.by_region:
+                assert example.box == (0, 0, 1, 1)
 
 
 def test_page_of_the_scenes(done: ScenesDemo) -> None:
     read = check_alone(done.page.read_text("utf-8"))
     assert len(read.all("img")) == QUERIES * (1 + HITS)
     boxes = [a for a in read.all("span") if a.get("class") == "box"]
-    assert len(boxes) == sum(found.by_region for query in done.shown for found in query.hits)
+    assert len(boxes) == sum(hit.by_region for query in done.examples for hit in query.hits)
     for name in ("r0", "p0", "map", "f1_own", "anhc"):
         assert f"{getattr(done.base, name):.4f}" in read.words
         assert f"{getattr(done.mch, name):.4f}" in read.words
-    for told in done.reaches:
-        assert told.words() in read.words
-    assert done.rule in read.words
+    for figure in done.figures():
+        assert figure.meaning in read.words
+    for needed in done.buckets_needed:
+        assert needed.words() in read.words
+    assert done.how_chosen in read.words
     assert done.verdict() in read.words
     assert done.page.stat().st_size < 3e6
 
 
-def test_verdict_tells_what_is_lost_too(done: ScenesDemo) -> None:
+def test_page_without_matplotlib(done: ScenesDemo, monkeypatch: pytest.MonkeyPatch) -> None:
+    hint = "Install mchindex[plot] to see the curve."
+    monkeypatch.setattr("mchindex.demo.page.f1_plot", lambda *given: None)
+    without = check_alone(scenes_page(done))
+    assert not without.all("svg")
+    assert hint in without.words
+    assert done.buckets_needed[0].words() in without.words
+    pytest.importorskip("matplotlib")
+    monkeypatch.undo()
+    with_plot = check_alone(scenes_page(done))
+    assert len(with_plot.all("svg")) == 1
+    assert hint not in with_plot.words
+
+
+def test_verdict_names_losses_too(done: ScenesDemo) -> None:
     base = replace(done.base, r0=0.1, p0=0.5, map=0.5, f1_own=0.2)
     mch = replace(done.mch, r0=0.2, p0=0.4, map=0.5, f1_own=0.3)
     text = replace(done, base=base, mch=mch).verdict()
-    assert "better in R@H=0 and F1 of the own bucket, worse in P@H=0, the same in mAP" in text
+    assert (
+        "better in R@H=0 and F1 within the query's bucket (H=0), worse in P@H=0, the same" in text
+    )
 
 
 def test_a_second_run_only_writes_the_page(done: ScenesDemo) -> None:
@@ -182,7 +199,7 @@ def test_a_second_run_only_writes_the_page(done: ScenesDemo) -> None:
     assert stages == {"index base", "index mch", "evaluation"}
 
 
-def test_an_interrupted_demo_goes_on(done: ScenesDemo, tmp_path: Path) -> None:
+def test_an_interrupted_demo_resumes(done: ScenesDemo, tmp_path: Path) -> None:
     out = tmp_path / "demo"
 
     def stop(step: Step) -> None:
@@ -219,19 +236,19 @@ def test_photos(done: ScenesDemo, tmp_path: Path) -> None:
     (photos / "notes.txt").write_text("none")
     first = photos_demo(photos, out, model=done.out / "model", seed=3)
     assert (first.added, first.unchanged, len(first.failed)) == (40, 0, 1)
-    assert first.rate is not None
+    assert first.images_per_second is not None
     read = check_alone(first.page.read_text("utf-8"))
     assert len(read.all("img")) == QUERIES * (1 + HITS)
     assert "a&b <" in read.words
-    assert first.rule in read.words
+    assert first.how_chosen in read.words
     assert read.words.count("could not be read") == 1
-    for query in first.shown:
-        assert query.path not in [found.hit.path for found in query.hits]
+    for query in first.examples:
+        assert query.path not in [example.hit.path for example in query.hits]
 
     (photos / "deep" / "a&b <7>.jpg").unlink()
     second = photos_demo(photos, out, seed=3)  # the index knows its model
     assert (second.added, second.replaced, second.unchanged) == (0, 0, 39)
-    assert second.rate is None
+    assert second.images_per_second is None
     assert second.stats["images"] == 39
     check_alone(second.page.read_text("utf-8"))
 
@@ -246,30 +263,30 @@ def test_two_photos_are_enough_and_one_is_not(done: ScenesDemo, tmp_path: Path) 
         photos_demo(photos, tmp_path / "out", model=model)
     picture(1, 90, 60).save(photos / "1.png")
     (photos / "2.png").write_bytes(b"x")
-    with pytest.raises(ValueError, match="1 picture that can be used, 1 cannot be read"):
+    with pytest.raises(ValueError, match=r"1 picture that can be used \(1 could not be read\)"):
         photos_demo(photos, tmp_path / "out", model=model)
     picture(2, 60, 90).save(photos / "2.png")
     found = photos_demo(photos, tmp_path / "out", model=model)
-    assert sorted(q.name for q in found.shown) == ["1", "2"]
-    assert [len(q.hits) for q in found.shown] == [1, 1]
+    assert sorted(q.name for q in found.examples) == ["1", "2"]
+    assert [len(q.hits) for q in found.examples] == [1, 1]
 
 
 def test_command(
     done: ScenesDemo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo_file, "SETTINGS", TINY)
+    monkeypatch.setattr("mchindex.demo.scenes.SETTINGS", TINY)
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     arguments = ["demo", "--images", str(IMAGES), "--seed", "1", "--threads", "1", "--quiet"]
     assert run([*arguments, "--out", str(done.out), "--open"]) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
+    printed = capsys.readouterr()
+    assert printed.err == ""
     assert opened == [done.page.resolve().as_uri()]
-    for text in ("Buckets to reach the same F1", "codes an image (ANHC)", "mch add ~/Pictures"):
-        assert text in told.out
-    for told_reach in done.reaches:
-        assert told_reach.words() in told.out
-    assert "index.html" in told.out
+    for text in ("Buckets that the base needs", "harmonic mean", "mch add ~/Pictures"):
+        assert text in printed.out
+    for needed in done.buckets_needed:
+        assert needed.words() in printed.out
+    assert "index.html" in printed.out
 
 
 def test_command_with_photos(
@@ -280,16 +297,16 @@ def test_command_with_photos(
     arguments = ["demo", "--photos", str(tmp_path / "photos"), "--out", str(tmp_path / "out")]
     model = ["--model", str(done.out / "model")]
     assert run([*arguments, *model]) == 0
-    told = capsys.readouterr()
-    assert "mch: 1 could not be read" in told.err
-    assert "photos.html" in told.out
+    printed = capsys.readouterr()
+    assert "mch: 1 picture could not be read" in printed.err
+    assert "photos.html" in printed.out
     assert (tmp_path / "out" / "photos.html").exists()
     assert run([*arguments, "--images", "500"]) == 2
     assert "leave it out with --photos" in capsys.readouterr().err
     assert run(["demo", *model]) == 2
-    assert "--model is for --photos" in capsys.readouterr().err
+    assert "--model needs --photos" in capsys.readouterr().err
     assert run(["demo", "--photos", str(tmp_path / "none")]) == 2
-    assert "is not a folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -299,6 +316,6 @@ def test_the_whole_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert time.process_time() - began < 2 * 300  # five minutes on two cores
     read = check_alone((tmp_path / "demo" / "index.html").read_text("utf-8"))
     assert json.loads((tmp_path / "demo" / "demo.json").read_text())["images"] == 4000
-    told = " ".join(capsys.readouterr().out.split())
-    assert "On 400 queries against 3,600 images MCH is better in R@H=0" in told
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "On 400 queries against 3,600 images, MCH is better in R@H=0" in printed
     assert "On 400 queries against 3,600 images" in read.words

@@ -1,4 +1,4 @@
-"""Pages as a browser reads them."""
+"""HTML pages, read the way a browser reads them."""
 
 import base64
 import io
@@ -12,7 +12,7 @@ SIDE = 200  # pixels of a picture on a page, at most
 
 
 class Reader(HTMLParser):
-    """Reads a page as a browser does, and fails where elements do not close as they opened."""
+    """Reads a page and fails if elements are not closed in the order in which they were opened."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Reader(HTMLParser):
 
 
 def check_alone(page: str) -> Reader:
-    """A sound page that refers to nothing outside of it and runs nothing."""
+    """Checks that a page is well formed, refers to nothing outside itself and runs no script."""
     read = Reader(page)
     assert page.startswith("<!doctype html>")
     assert not {"script", "link", "iframe", "object", "base"} & {name for name, _ in read.seen}

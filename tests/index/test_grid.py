@@ -1,4 +1,4 @@
-"""Hits as a picture: what stands where, and what becomes of hits that cannot be shown."""
+"""Hits as a picture: what is drawn where, and what happens to hits that cannot be shown."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_the_query_is_left_of_the_hits(tmp_path: Path) -> None:
     grid = np.asarray(draw_grid(flat(RED), hits_in(tmp_path, 7), columns=3, tile=60))
     red, blue = ((grid == colour).all(-1).nonzero() for colour in (RED, BLUE))
     assert red[1].max() < blue[1].min()
-    assert len(red[0]) == 90 * 90  # half as large again as a hit
+    assert len(red[0]) == 90 * 90  # one and a half times as large as a hit
     rows = np.unique(blue[0])
     assert (np.diff(rows) > 1).sum() == 2  # three rows of them
 
@@ -73,10 +73,10 @@ def test_what_cannot_be_shown_is_grey(tmp_path: Path) -> None:
     ]
     grid = draw_grid(flat(RED), hits, tile=100)
     assert 3 * 8000 < count(grid, EMPTY) <= 3 * 100 * 100 + 1000
-    assert count(draw_grid(None, []), EMPTY) > 8000  # nor can every query
+    assert count(draw_grid(None, []), EMPTY) > 8000  # the query can be missing too
 
 
-def test_pictures_that_are_open(tmp_path: Path) -> None:
+def test_pictures_that_are_already_open(tmp_path: Path) -> None:
     tiles = [Tile(flat(BLUE, 10, 300), ("a line that is much too long for the tile below it",))]
     grid = draw_tiles(Tile(flat(RED, 300, 10).convert("L"), ()), tiles, 4, 50)
     assert grid.width < 250
@@ -93,6 +93,6 @@ def test_several_below_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("columns", "tile"), [(0, 180), (5, 31)])
-def test_sizes_that_cannot_be(columns: int, tile: int) -> None:
+def test_impossible_sizes(columns: int, tile: int) -> None:
     with pytest.raises(ValueError, match="at least"):
         draw_grid(flat(RED), [], columns, tile)

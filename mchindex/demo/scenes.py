@@ -1,0 +1,371 @@
+"""The demo on drawn pictures: draw, train, index, measure, write a page."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from mchindex import __version__
+from mchindex.datasets import Dataset, open_dataset
+from mchindex.datasets.base import FileSource
+from mchindex.datasets.scenes import CLASSES, SceneSource, scenes
+from mchindex.demo.buckets import (
+    BucketsNeeded,
+    bucket_counts,
+    buckets_needed,
+    without_flat_end,
+)
+from mchindex.demo.examples import (
+    HITS,
+    ExampleQuery,
+    by_region,
+    choose,
+    example_query,
+    how_chosen,
+)
+from mchindex.demo.page import scenes_page
+from mchindex.demo.photos import PHOTOS_INDEX, PHOTOS_PAGE
+from mchindex.evaluation import Codes, Evaluation, evaluate
+from mchindex.files import write_file
+from mchindex.index import MCHIndex
+from mchindex.index.results import Hit
+from mchindex.models import MCHModel
+from mchindex.models.hashing import Packed
+from mchindex.progress import Progress, Step, part_of, silent
+from mchindex.training import TrainingOptions, train_model
+
+IMAGES, LEAST_IMAGES = 4000, 100
+SIDE = 128  # pixels of a drawn picture: twice what the network takes, for people to look at
+COMPARED = (1, 10, 100)  # buckets visited with MCH, for which the base method's need is reported
+STAMP, PICTURES, MODEL, PAGE = "demo.json", "pictures", "model", "index.html"
+INDEXES = {"base": "base.mch", "mch": "mch.mch"}
+SETTINGS = TrainingOptions(method="dch", bits=32, backbone="small")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measurement of both indexes."""
+
+    name: str
+    meaning: str
+    base: float
+    mch: float
+    is_quality: bool = True  # more is better
+
+    @property
+    def change(self) -> float:
+        return self.mch - self.base
+
+
+@dataclass(frozen=True)
+class ScenesDemo:
+    """What the demo measured on drawn pictures: one code per image (base) and several (MCH)."""
+
+    out: Path
+    page: Path
+    about: str  # how pictures, model and queries came about
+    base: Evaluation
+    mch: Evaluation
+    curves: dict[str, list[list[float]]]  # [buckets visited, F1], of "base" and "mch"
+    buckets_needed: list[BucketsNeeded]
+    examples: list[ExampleQuery]
+    how_chosen: str  # the examples
+    commands: list[str]  # worth trying next
+    seconds: dict[str, float]  # by stage
+    reused: bool  # whether the model is from an earlier run
+
+    def figures(self) -> list[Figure]:
+        base, mch = self.base, self.mch
+        return [
+            Figure(
+                "R@H=0",
+                "recall: the share of all relevant images that are in the query's bucket, where "
+                "the Hamming distance H is 0",
+                base.r0,
+                mch.r0,
+            ),
+            Figure(
+                "P@H=0",
+                "precision: the share of the images in the query's bucket that are relevant; 0 if "
+                "the bucket is empty",
+                base.p0,
+                mch.p0,
+            ),
+            Figure(
+                "F1 within the query's bucket (H=0)",
+                "the harmonic mean of this recall and precision",
+                base.f1_own,
+                mch.f1_own,
+            ),
+            Figure(
+                "mAP",
+                "mean average precision of the whole database ranked by distance; 1 if all "
+                "relevant images come first",
+                base.map,
+                mch.map,
+            ),
+            Figure(
+                "codes per image (ANHC)",
+                "the average number of hash codes; more codes take more memory",
+                base.anhc,
+                mch.anhc,
+                is_quality=False,
+            ),
+        ]
+
+    def verdict(self) -> str:
+        """Where MCH is better, worse and the same."""
+        changes = [(figure.name, figure.change) for figure in self.figures() if figure.is_quality]
+        groups = {
+            "better": [name for name, change in changes if change > 0],
+            "worse": [name for name, change in changes if change < 0],
+            "the same": [name for name, change in changes if change == 0],
+        }
+        parts = [f"{word} in {_listed(names)}" for word, names in groups.items() if names]
+        return (
+            f"On {self.mch.queries:,} queries against {self.mch.images:,} images, MCH is "
+            f"{', '.join(parts)}. It stores {self.mch.anhc:.3f} codes per image instead of "
+            f"{self.base.anhc:g}. This is one model with one seed."
+        )
+
+
+def scenes_demo(
+    out: Path,
+    images: int = IMAGES,
+    seed: int = 0,
+    *,
+    settings: TrainingOptions | None = None,
+    threads: int = 0,
+    progress: Progress = silent,
+) -> ScenesDemo:
+    """Draws pictures, trains a model, fills two indexes, measures them and writes a page to `out`.
+
+    A run with the same arguments resumes from where the last one stopped; other arguments start
+    from scratch. `settings` replaces the training options, except for their seed. `threads` are
+    those of the evaluation, 0 for all cores.
+
+    Raises ValueError for fewer than 100 images, or if `out` holds files that no demo wrote.
+    """
+    if images < LEAST_IMAGES:
+        raise ValueError(f"the demo needs at least {LEAST_IMAGES} images, not {images}")
+    options = replace(settings or SETTINGS, seed=seed)
+    _prepare(out, {"images": images, "seed": seed, "side": SIDE, "options": asdict(options)})
+    clock = _Stopwatch()
+    dataset = _pictures(out / PICTURES, images, seed, progress)
+    clock.lap("pictures")
+    reused = (out / MODEL / "config.json").exists()
+    if reused:
+        model = MCHModel.load(out / MODEL)
+    else:
+        model = train_model(dataset, options, out=out / MODEL, resume=True, progress=progress).model
+    clock.lap("training")
+    files = {name: _files(dataset, name) for name in ("query", "database")}
+    classes_of = dict(zip(files["database"], _classes(dataset, "database"), strict=True))
+    with contextlib.ExitStack() as stack:
+        indexes = {}
+        for name, one in (("base", replace(model, policy=None)), ("mch", model)):
+            indexes[name] = stack.enter_context(MCHIndex.open(out / INDEXES[name], one))
+            indexes[name].add(
+                files["database"],
+                metadata=lambda path: {"classes": list(classes_of[path])},
+                progress=_as_stage(f"index {name}", progress),
+            )
+        clock.lap("indexes")
+        codes = model.encode_query(files["query"])
+        clock.lap("queries")
+        results = {
+            name: _evaluate(
+                index, codes, dataset, files["database"], threads, part_of(progress, part, 2)
+            )
+            for part, (name, index) in enumerate(indexes.items())
+        }
+        clock.lap("evaluation")
+        examples, chosen = _examples(indexes, codes, dataset, files["query"], classes_of)
+    base, mch = results["base"], results["mch"]
+    demo = ScenesDemo(
+        out=out,
+        page=out / PAGE,
+        about=(
+            f"mchindex drew {images:,} pictures (seed {seed}), each with one to four shapes "
+            f"from {len(CLASSES)} classes, and trained a small network and a hashing method "
+            f"({type(model.method).__name__}, {model.bits}-bit codes) from scratch on "
+            f"{model.about['images']:,} of them. Another {len(codes):,} serve as queries. The same "
+            "model fills two indexes: the base index with one code per image, the MCH index with "
+            "several."
+        ),
+        base=base,
+        mch=mch,
+        curves={name: without_flat_end(result.f1_buckets) for name, result in results.items()},
+        buckets_needed=[buckets_needed(base.f1_buckets, mch.f1_buckets, n) for n in COMPARED],
+        examples=examples,
+        how_chosen=chosen,
+        commands=_commands(out, examples[0]),
+        seconds=clock.laps,
+        reused=reused,
+    )
+    write_file(demo.page, scenes_page(demo))
+    return demo
+
+
+def _prepare(out: Path, wanted: Mapping[str, object]) -> None:
+    """Creates `out`, and removes the results of a run with other arguments than `wanted`.
+
+    Removes nothing from a folder without the stamp that a demo leaves.
+    """
+    wanted = json.loads(json.dumps({**wanted, "version": __version__}))
+    stamp = out / STAMP
+    out.mkdir(parents=True, exist_ok=True)
+    others = [f.name for f in out.iterdir() if f.name not in (PHOTOS_INDEX, PHOTOS_PAGE)]
+    if others and not stamp.exists():
+        raise ValueError(f"{out} holds other files: give the demo a new or empty folder")
+    try:
+        if stamp.exists() and json.loads(stamp.read_text("utf-8")) == wanted:
+            return
+    except ValueError:
+        pass  # damaged: start from scratch
+    for name in (PICTURES, MODEL, *INDEXES.values()):
+        shutil.rmtree(out / name, ignore_errors=True)
+    write_file(stamp, json.dumps(wanted, indent=1) + "\n")
+
+
+def _pictures(folder: Path, images: int, seed: int, progress: Progress) -> Dataset:
+    """The drawn pictures, as files and a table of labels that `open_dataset` reads."""
+    table = folder / "labels.csv"
+    if not table.exists():
+        drawn = scenes(images, seed, SIDE)
+        source = drawn.images
+        assert isinstance(source, SceneSource)
+        splits = np.full(images, "database", "U8")
+        for name in ("query", "train"):
+            splits[drawn.splits[name]] = name
+        lines = io.StringIO(newline="")
+        writer = csv.writer(lines)
+        writer.writerow(("file", "split", "labels"))
+        for i, split in enumerate(splits.tolist()):
+            file = f"{'query' if split == 'query' else 'database'}/{source.name(i)}.jpg"
+            path = folder / "images" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            source.image(i).save(path, "JPEG", quality=90)
+            writer.writerow((file, split, "|".join(CLASSES[c] for c in source.classes(i))))
+            if (i + 1) % 100 == 0 or i + 1 == images:
+                progress(Step("pictures", i + 1, images))
+        write_file(table, lines.getvalue())  # last: it marks the pictures as complete
+    return open_dataset(str(folder), seed=seed)
+
+
+def _files(dataset: Dataset, split: str) -> list[str]:
+    images = dataset.images
+    assert isinstance(images, FileSource)
+    return [os.path.abspath(images.path(i)) for i in dataset.splits[split].tolist()]
+
+
+def _classes(dataset: Dataset, split: str) -> list[tuple[str, ...]]:
+    return [
+        tuple(dataset.classes[c] for c in np.flatnonzero(row))
+        for row in dataset.labels[dataset.splits[split]]
+    ]
+
+
+def _as_stage(stage: str, progress: Progress) -> Progress:
+    """Reports every step under this stage's name."""
+    return lambda step: progress(replace(step, stage=stage))
+
+
+def _evaluate(
+    index: MCHIndex,
+    queries: Packed,
+    dataset: Dataset,
+    files: Sequence[str],
+    threads: int,
+    progress: Progress,
+) -> Evaluation:
+    """Measures the codes that the index holds. `files` are the database, in the labels' order."""
+    row_of = {path: i for i, path in enumerate(files)}
+    images = [(row_of[str(image.id)], image.codes) for image in index.images()]
+    codes = Codes(
+        np.concatenate([c for _, c in images]),
+        np.repeat(np.array([i for i, _ in images]), [len(c) for _, c in images]),
+    )
+    return evaluate(
+        queries,
+        codes,
+        dataset.labels[dataset.splits["query"]],
+        dataset.labels[dataset.splits["database"]],
+        budgets=bucket_counts(index.bits),
+        classes=dataset.classes,
+        threads=threads,
+        progress=progress,
+    )
+
+
+def _examples(
+    indexes: Mapping[str, MCHIndex],
+    codes: Packed,
+    dataset: Dataset,
+    files: Sequence[str],
+    classes_of: Mapping[str, tuple[str, ...]],
+) -> tuple[list[ExampleQuery], str]:
+    """The example queries, and how they were chosen and how they compare with all queries."""
+    answers = {name: index.search_codes(codes, HITS) for name, index in indexes.items()}
+    classes = _classes(dataset, "query")
+
+    def relevant(hits: Iterable[Hit], query: int) -> list[bool]:
+        return [bool(set(classes[query]) & set(classes_of[str(hit.id)])) for hit in hits]
+
+    share = {
+        name: np.mean([r for q, hits in enumerate(every) for r in relevant(hits, q)])
+        for name, every in answers.items()
+    }
+    of_regions = [
+        r for q, hits in enumerate(answers["mch"]) for r in relevant(filter(by_region, hits), q)
+    ]
+    chosen, with_region = choose(answers["mch"])
+    examples = [
+        example_query(indexes["mch"], answers["mch"][q], codes[q], files[q], classes[q], classes_of)
+        for q in chosen
+    ]
+    here = [bool(example.shared_classes) for query in examples for example in query.hits]
+    text = (
+        f"{how_chosen(with_region, len(codes), 'queries', 'in order of their names')} "
+        f"{sum(here)} of the {len(here)} hits shown are relevant. Over all {len(codes):,} queries, "
+        f"{share['mch']:.1%} of the first {HITS} hits are relevant with MCH, and "
+        f"{share['base']:.1%} with one code per image"
+    )
+    if of_regions:
+        text += f"; of the {len(of_regions):,} found by a region, {np.mean(of_regions):.1%} are"
+    return examples, text + "."
+
+
+def _commands(out: Path, example: ExampleQuery) -> list[str]:
+    query = out / PICTURES / "images" / "query" / Path(str(example.path)).name
+    index = shlex.quote(str(out / INDEXES["mch"]))
+    return [
+        f"mch search {shlex.quote(str(query))} --index {index}",
+        "mch demo --photos ~/Pictures",
+        "mch add ~/Pictures",
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+@dataclass
+class _Stopwatch:
+    laps: dict[str, float] = field(default_factory=dict)
+    last: float = field(default_factory=time.monotonic)
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name], self.last = now - self.last, now
