@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import os
@@ -134,10 +135,17 @@ def _opened(source: Any) -> IO[bytes]:
 
 
 class Thumbnail(NamedTuple):
+    """A small version of a picture."""
+
     jpeg: bytes
     width: int
     height: int
     size: tuple[int, int]  # of the full picture
+
+    @property
+    def url(self) -> str:
+        """The picture as a data URL, for a page that needs no other file."""
+        return f"data:image/jpeg;base64,{base64.b64encode(self.jpeg).decode()}"
 
 
 def thumbnail(source: Source, side: int) -> Thumbnail:

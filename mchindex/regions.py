@@ -1,7 +1,7 @@
-"""Which parts of an image get a code of their own: boxes as fractions of the sides.
+"""Which parts of an image may get codes of their own: boxes as fractions of the sides.
 
-A box is (x0, y0, x1, y1) in 0…1, from the top left corner, so that one layout fits every image;
-`in_pixels` says where it lies in a given one.
+A box is (x0, y0, x1, y1) in 0…1, measured from the top left corner, so one layout fits images of
+any size. `in_pixels` converts a box to the pixels of a particular image.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Box = tuple[float, float, float, float]
+PixelBox = tuple[int, int, int, int]
 Boxes = NDArray[np.float64]  # (regions, 4)
 
 WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
@@ -22,13 +23,16 @@ WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 
 def check_sigma(sigma: float) -> float:
     if not 0 < sigma <= 1:
-        raise ValueError(f"sigma is a region's side over the image's, above 0 up to 1, not {sigma}")
+        raise ValueError(
+            f"sigma is the side of a region as a share of the image's: above 0, at most 1, not "
+            f"{sigma}"
+        )
     return float(sigma)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Named regions of every image; the first is always the whole of it."""
+    """Named regions of every image; the first is always the whole image."""
 
     names: tuple[str, ...]
     boxes: tuple[Box, ...]
@@ -37,10 +41,12 @@ class Layout:
         if not self.boxes or self.boxes[0] != WHOLE:
             raise ValueError("the first region of a layout is the whole image")
         if len(set(self.names)) != len(self.boxes):
-            raise ValueError("a layout needs one name for each box, no two alike")
+            raise ValueError("a layout needs one name per box, and no name twice")
         for name, (x0, y0, x1, y1) in zip(self.names, self.boxes, strict=True):
             if not (0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1):
-                raise ValueError(f"region {name!r} does not lie within the image: fractions 0…1")
+                raise ValueError(
+                    f"region {name!r} is not inside the image: its box is given in fractions 0…1"
+                )
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -49,7 +55,7 @@ class Layout:
         return np.array(self.boxes)
 
     def __add__(self, other: Layout) -> Layout:
-        """Both layouts' regions, the whole image once; a name that both have gets a number."""
+        """The regions of both layouts, the whole image once. A name in both gets a number."""
         names = list(self.names)
         for name in other.names[1:]:
             again = (f"{name} {i}" for i in itertools.count(2))
@@ -58,7 +64,8 @@ class Layout:
 
 
 def corners_and_centre(sigma: float = 0.5) -> Layout:
-    """The paper's: the whole image, its four corners and its centre at `sigma` of the sides."""
+    """The layout of the paper: the whole image, its four corners and its centre, with sides of
+    `sigma` times the image's."""
     s = check_sigma(sigma)
     far, mid = 1 - s, (1 - s) / 2
     return Layout(
@@ -75,7 +82,7 @@ def corners_and_centre(sigma: float = 0.5) -> Layout:
 
 
 def grid(rows: int, columns: int, sigma: float) -> Layout:
-    """The whole image and rows x columns regions, evenly spread, overlapping where they must."""
+    """The whole image and rows x columns evenly spread regions, which may overlap."""
     s = check_sigma(sigma)
     if rows < 1 or columns < 1:
         raise ValueError(f"a grid has at least one row and one column, not {rows} x {columns}")
@@ -89,16 +96,16 @@ def grid(rows: int, columns: int, sigma: float) -> Layout:
 def read_layout(text: str, sigma: float = 0.5) -> Layout:
     """A layout by its name: "corners" is the paper's, "grid:3x3" has rows x columns regions.
 
-    Regions have `sigma` of the sides, or what is said behind an @; layouts are joined by a plus:
-    "corners", "grid:2x3", "corners@0.5+corners@0.7", "corners+grid:3x3@0.33".
+    The side of a region is `sigma` times the image's, or the number after an @. A plus joins
+    layouts: "corners", "grid:2x3", "corners@0.5+corners@0.7", "corners+grid:3x3@0.33".
     """
     whole: Layout | None = None
     for part in text.split("+"):
         found = re.fullmatch(r"(corners|grid:(\d+)x(\d+))(?:@(\d*\.?\d+))?", part.strip())
         if found is None:
             raise ValueError(
-                f"no layout is called {part.strip()!r}: there are corners and grid:ROWSxCOLUMNS, "
-                "with @SIGMA behind them where it differs, joined by +"
+                f"there is no layout {part.strip()!r}: use corners or grid:ROWSxCOLUMNS, "
+                "optionally followed by @SIGMA, and join several by +"
             )
         name, rows, columns, side = found.groups()
         s = sigma if side is None else float(side)
@@ -109,34 +116,39 @@ def read_layout(text: str, sigma: float = 0.5) -> Layout:
 
 
 def _clipped(box: Box) -> Box:
-    """Within 0…1 in spite of rounding."""
+    """Keeps a box within 0…1 in spite of rounding."""
     return (max(box[0], 0.0), max(box[1], 0.0), min(box[2], 1.0), min(box[3], 1.0))
 
 
 def random_boxes(count: int, sigma: float | tuple[float, float], seed: int, key: bytes) -> Boxes:
-    """`count` boxes anywhere in the image, their side `sigma` or drawn evenly between two.
+    """`count` random boxes whose side is `sigma`, or is drawn uniformly from a range.
 
-    They depend on the seed and the image's key alone, so that an image has the same crops in
-    whatever company it comes.
+    They depend only on the seed and the image's key: an image has the same crops in every data set.
     """
     low, high = sigma if isinstance(sigma, tuple) else (sigma, sigma)
     if check_sigma(low) > check_sigma(high):
-        raise ValueError(f"a range of sigma goes from the smaller to the larger, not {sigma}")
+        raise ValueError(f"a range of sigma goes from small to large, not {sigma}")
     rng = np.random.default_rng([seed, *key])
     side = low + (high - low) * rng.random(count)
     x0, y0 = rng.random((2, count)) * (1 - side)
     return np.stack([x0, y0, np.minimum(x0 + side, 1), np.minimum(y0 + side, 1)], axis=1)
 
 
-def in_pixels(box: Sequence[float], width: int, height: int) -> tuple[int, int, int, int]:
-    """The box in an image of this size: whole pixels, at least one of them."""
+def in_pixels(box: Sequence[float], width: int, height: int) -> PixelBox:
+    """A box in an image of this size, in whole pixels: at least one by one."""
     x0, y0, x1, y1 = box
     left, top = min(round(x0 * width), width - 1), min(round(y0 * height), height - 1)
     return (left, top, max(round(x1 * width), left + 1), max(round(y1 * height), top + 1))
 
 
+def in_fractions(box: PixelBox, size: tuple[int, int]) -> Box:
+    """A box in pixels of an image of this size as fractions of its sides, cut at the edges."""
+    x0, y0, x1, y1 = (min(max(v / size[i % 2], 0.0), 1.0) for i, v in enumerate(box))
+    return x0, y0, x1, y1
+
+
 def overlaps(boxes: Boxes, rows: int, columns: int) -> NDArray[np.float32]:
-    """How much of each box lies in each cell of a map: (…, rows * columns), summing to 1."""
+    """The share of each box that lies in each cell of a map: (…, rows * columns), summing to 1."""
     x0, y0, x1, y1 = np.moveaxis(np.asarray(boxes, np.float64), -1, 0)
 
     def along(start: NDArray[np.float64], stop: NDArray[np.float64], n: int) -> Boxes:

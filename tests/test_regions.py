@@ -107,12 +107,12 @@ def test_layouts_add_up_to_one_with_the_whole_image_once() -> None:
     [
         ((), (), "first region of a layout is the whole"),
         (("half",), ((0.0, 0.0, 0.5, 1.0),), "first region of a layout is the whole"),
-        (("whole", "whole"), (WHOLE, (0.0, 0.0, 0.5, 0.5)), "no two alike"),
-        (("whole",), (WHOLE, (0.0, 0.0, 0.5, 0.5)), "one name for each box"),
-        (("whole", "a"), (WHOLE, (0.5, 0.0, 0.5, 1.0)), "'a' does not lie within"),
-        (("whole", "a"), (WHOLE, (0.0, -0.1, 0.5, 1.0)), "'a' does not lie within"),
-        (("whole", "a"), (WHOLE, (0.0, 0.0, 1.01, 1.0)), "'a' does not lie within"),
-        (("whole", "a"), (WHOLE, (0.0, float("nan"), 1.0, 1.0)), "'a' does not lie within"),
+        (("whole", "whole"), (WHOLE, (0.0, 0.0, 0.5, 0.5)), "no name twice"),
+        (("whole",), (WHOLE, (0.0, 0.0, 0.5, 0.5)), "one name per box"),
+        (("whole", "a"), (WHOLE, (0.5, 0.0, 0.5, 1.0)), "'a' is not inside"),
+        (("whole", "a"), (WHOLE, (0.0, -0.1, 0.5, 1.0)), "'a' is not inside"),
+        (("whole", "a"), (WHOLE, (0.0, 0.0, 1.01, 1.0)), "'a' is not inside"),
+        (("whole", "a"), (WHOLE, (0.0, float("nan"), 1.0, 1.0)), "'a' is not inside"),
     ],
 )
 def test_a_layout_that_is_none(
@@ -125,14 +125,14 @@ def test_a_layout_that_is_none(
 @pytest.mark.parametrize("sigma", [0, -0.5, 1.001, float("nan")])
 def test_sigma_is_above_nothing_and_at_most_one(sigma: float) -> None:
     for make in (corners_and_centre, lambda s: grid(2, 2, s), lambda s: random_boxes(1, s, 0, b"")):
-        with pytest.raises(ValueError, match="sigma is a region's side over the image's"):
+        with pytest.raises(ValueError, match="sigma is the side of a region"):
             make(sigma)
 
 
 def test_a_grid_and_a_range_that_are_none() -> None:
     with pytest.raises(ValueError, match="at least one row and one column, not 0 x 2"):
         grid(0, 2, 0.5)
-    with pytest.raises(ValueError, match="from the smaller to the larger"):
+    with pytest.raises(ValueError, match="from small to large"):
         random_boxes(1, (0.6, 0.4), 0, b"")
 
 
@@ -251,10 +251,10 @@ def test_layouts_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["", "corner", "grid", "grid:3", "grid:0x2", "corners@", "a+b"])
 def test_names_of_no_layout(name: str) -> None:
-    with pytest.raises(ValueError, match=r"no layout is called|at least one row"):
+    with pytest.raises(ValueError, match=r"there is no layout|at least one row"):
         read_layout(name)
 
 
 def test_a_layouts_sigma_must_be_one() -> None:
-    with pytest.raises(ValueError, match="sigma is a region's side"):
+    with pytest.raises(ValueError, match="sigma is the side of a region"):
         read_layout("corners@1.5")

@@ -5,20 +5,17 @@ The templates escape every value, whatever the pictures are called.
 
 from __future__ import annotations
 
-import base64
-import io
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from PIL import Image
 
 from mchindex.demo.buckets import PER_DECADE
 from mchindex.demo.examples import HITS
 from mchindex.demo.plot import description, f1_plot
 from mchindex.errors import ImageError
-from mchindex.images import read_picture
+from mchindex.images import Thumbnail, thumbnail
 from mchindex.index.grid import FRAME
 
 if TYPE_CHECKING:
@@ -40,27 +37,14 @@ def photos_page(demo: PhotosDemo) -> str:
     return _templates().get_template("photos.html").render(demo=demo)
 
 
-class Thumbnail(NamedTuple):
-    """A small JPEG as a data URL, and its size in pixels."""
-
-    url: str
-    width: int
-    height: int
-
-
-def thumbnail(path: str | None) -> Thumbnail | None:
-    """A picture of at most 200 pixels per side; None if it cannot be read any more."""
+def page_picture(path: str | None) -> Thumbnail | None:
+    """A picture for the page; None if there is none or it cannot be read any more."""
     if path is None:
         return None
     try:
-        image = read_picture(path, SIDE).image
+        return thumbnail(path, SIDE)
     except ImageError:
         return None
-    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    stream = io.BytesIO()
-    image.save(stream, "JPEG", quality=86, subsampling=0, optimize=True)
-    data = base64.b64encode(stream.getvalue()).decode()
-    return Thumbnail(f"data:image/jpeg;base64,{data}", *image.size)
 
 
 @cache
@@ -73,6 +57,6 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.globals |= {"thumbnail": thumbnail, "frame": FRAME, "hits_per_query": HITS}
+    templates.globals |= {"thumbnail": page_picture, "frame": FRAME, "hits_per_query": HITS}
     templates.filters |= {"filename": lambda path: Path(str(path)).name}
     return templates

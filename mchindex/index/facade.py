@@ -33,12 +33,12 @@ from mchindex.images import Source, Tensor
 from mchindex.index.adding import BATCH, Added, Adding, OnCommit, groups, metadata_json
 from mchindex.index.backup import MODEL_FOLDER, back_up
 from mchindex.index.codes import rows_of_codes
-from mchindex.index.identity import Identity, PixelBox
+from mchindex.index.identity import Identity
 from mchindex.index.inputs import Metadata, check_id, one_image, to_items
 from mchindex.index.results import Answers, Found, Hit, Hits, Limit
 from mchindex.index.table import LiveTable
 from mchindex.progress import reporting
-from mchindex.regions import Layout
+from mchindex.regions import Layout, PixelBox
 from mchindex.storage.records import Id, Row, unpack_codes
 from mchindex.storage.store import Store
 

@@ -9,9 +9,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mchindex.errors import ImageError
 from mchindex.images import read_picture
-from mchindex.index.identity import PixelBox
 from mchindex.index.results import Hit
-from mchindex.regions import Box
+from mchindex.regions import Box, PixelBox, in_fractions
 
 PAPER, EMPTY, INK, FAINT = "white", "#e4e4e4", "#1a1a1a", "#6b6b6b"
 FRAME, SHADE = "#ff8c1a", "#1a1a1a"  # a light and a dark line: one of them shows on any picture
@@ -46,7 +45,7 @@ def draw_grid(
 
     Raises ValueError for less than one column or a tile of less than 32 pixels.
     """
-    box = None if region is None or query is None else _fractions(region, query.size)
+    box = None if region is None or query is None else in_fractions(region, query.size)
     query_tile = Tile(query, (title,) if hits else (title, "nothing found"), box)
     return draw_tiles(query_tile, [_hit_tile(hit, tile) for hit in hits], columns, tile)
 
@@ -99,14 +98,8 @@ def _hit_tile(hit: Hit, side: int) -> Tile:
         picture = read_picture(hit.path, side)
     except ImageError:
         return Tile(None, caption)
-    box = None if hit.box is None else _fractions(hit.box, picture.size)
+    box = None if hit.box is None else in_fractions(hit.box, picture.size)
     return Tile(picture.image, caption, box)
-
-
-def _fractions(box: PixelBox, size: tuple[int, int]) -> Box:
-    """A box as fractions of the sides, cut at the edges: the file may have been replaced since."""
-    x0, y0, x1, y1 = (min(max(v / size[i % 2], 0.0), 1.0) for i, v in enumerate(box))
-    return x0, y0, x1, y1
 
 
 def _draw_tile(

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from mchindex._core import BucketTable
 from mchindex.errors import ModelMismatchError
-from mchindex.regions import Box, Layout, in_pixels
+from mchindex.regions import Box, Layout, PixelBox, in_pixels
 
 if TYPE_CHECKING:
     from mchindex.models import MCHModel
-
-PixelBox = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)

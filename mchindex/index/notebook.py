@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,8 @@ from jinja2 import Environment
 
 from mchindex.errors import ImageError
 from mchindex.images import thumbnail
+from mchindex.index.grid import FRAME
+from mchindex.regions import in_fractions
 
 if TYPE_CHECKING:
     from mchindex.index.results import Hit, Hits
@@ -25,11 +26,10 @@ _GRID = Environment(autoescape=True).from_string("""\
 <figure style="margin:0;width:{{ side }}px" title="{{ tile.title }}">
 {%- if tile.picture %}
 <div style="position:relative;width:{{ tile.width }}px;line-height:0">
-<img src="data:image/jpeg;base64,{{ tile.picture }}" alt="{{ tile.name }}" \
+<img src="{{ tile.picture }}" alt="{{ tile.name }}" \
 width="{{ tile.width }}" height="{{ tile.height }}">
 {%- if tile.frame %}
-<span style="position:absolute;{{ tile.frame }};border:2px solid #ff8c1a;box-sizing:border-box">\
-</span>
+<span style="position:absolute;{{ tile.frame }};box-sizing:border-box"></span>
 {%- endif %}
 </div>
 {%- else %}
@@ -64,14 +64,11 @@ def _tile(hit: Hit) -> dict[str, Any]:
         picture = thumbnail(hit.path, SIDE)
     except ImageError:
         return tile
-    tile |= {"picture": base64.b64encode(picture.jpeg).decode(), "frame": None}
-    tile |= {"width": picture.width, "height": picture.height}
+    tile |= {"picture": picture.url, "width": picture.width, "height": picture.height}
     if hit.box is not None and hit.region != "whole":
-        tile["frame"] = _frame(hit.box, picture.size)
+        x0, y0, x1, y1 = (100 * share for share in in_fractions(hit.box, picture.size))
+        tile["frame"] = (
+            f"left:{x0:.2f}%;top:{y0:.2f}%;width:{x1 - x0:.2f}%;height:{y1 - y0:.2f}%;"
+            f"border:2px solid {FRAME}"
+        )
     return tile
-
-
-def _frame(box: tuple[int, int, int, int], size: tuple[int, int]) -> str:
-    """CSS for a box in pixels of the full picture; clipped, since the file may have changed."""
-    x0, y0, x1, y1 = (100 * min(max(v / size[i % 2], 0.0), 1.0) for i, v in enumerate(box))
-    return f"left:{x0:.2f}%;top:{y0:.2f}%;width:{x1 - x0:.2f}%;height:{y1 - y0:.2f}%"

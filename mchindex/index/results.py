@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import SearchResult
-from mchindex.index.identity import PixelBox
+from mchindex.regions import PixelBox
 from mchindex.storage.records import Id
 
 Limit = Literal["max_radius", "max_buckets"]

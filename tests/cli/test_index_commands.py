@@ -478,7 +478,7 @@ def test_removing_and_counting_by_filter(home: Path, capsys: Capture) -> None:
         for number, id in enumerate(list(index)):
             index.set_metadata(id, {"year": 2015 + number})
     out, _ = said(capsys, "info", "--filter", "year>=2020")
-    assert re.search(r"matching +7\\s", out)
+    assert re.search(r"matching +7\s", out)
     out, _ = said(capsys, "remove", "--filter", "year<2020")
     assert out == "5 images removed, 7 left\n"
     assert "give the ids of images, or --filter" in refusal(capsys, "remove")

@@ -10,7 +10,7 @@ import pytest
 from helpers.html import Reader, check_alone
 from helpers.pictures import picture
 from mchindex.demo import BucketsNeeded, ExampleHit, ExampleQuery, PhotosDemo
-from mchindex.demo.page import photos_page, thumbnail
+from mchindex.demo.page import page_picture, photos_page
 from mchindex.demo.plot import VARIABLES, f1_plot
 from mchindex.index.adding import Failure
 from mchindex.index.results import Hit
@@ -75,10 +75,10 @@ def test_pictures_keep_their_shape(tmp_path: Path) -> None:
 def test_thumbnails_are_small(tmp_path: Path) -> None:
     picture(2, 800, 400).save(tmp_path / "wide.png")
     picture(3, 20, 40).save(tmp_path / "tiny.png")
-    sizes = [thumbnail(str(tmp_path / name)) for name in ("wide.png", "tiny.png")]
-    assert [size and size[1:] for size in sizes] == [(200, 100), (20, 40)]
-    assert thumbnail(str(tmp_path / "none.png")) is None
-    assert thumbnail(None) is None
+    sizes = [page_picture(str(tmp_path / name)) for name in ("wide.png", "tiny.png")]
+    assert [size and size[1:3] for size in sizes] == [(200, 100), (20, 40)]
+    assert page_picture(str(tmp_path / "none.png")) is None
+    assert page_picture(None) is None
 
 
 def drawn(curves: Mapping[str, Any], needed: list[BucketsNeeded] | None = None) -> Reader:
