@@ -56,7 +56,6 @@ class HashMethod(nn.Module, ABC):
     """
 
     name: ClassVar[str]
-    supervised: ClassVar[bool] = True
     settings_type: ClassVar[type[Settings]] = Settings
 
     # The weights of similar and dissimilar pairs in the loss; `fit` sets them.

@@ -13,7 +13,6 @@ from mchindex.models.views import Views
 class LinearHash(HashMethod):
     """Codes sign((x - mean) W), where W is found without labels."""
 
-    supervised = False
     mean: Tensor  # (dim,)
     map: Tensor  # (dim, bits)
 

@@ -353,6 +353,6 @@ def test_backbones_that_are_none() -> None:
         create_backbone("vgg")
     with pytest.raises(ValueError, match="at least 8 pixels, not 4"):
         create_backbone("small", size=4)
-    with pytest.raises(ValueError, match="small has no pretrained weights in the box"):
+    with pytest.raises(ValueError, match="small has no pretrained weights"):
         create_backbone("small", weights="pretrained")
     assert AlexNet.default_size == 224

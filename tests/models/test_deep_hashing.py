@@ -165,7 +165,7 @@ def test_a_batchs_pairs_weigh_one_together_and_images_with_themselves_nothing(
 @pytest.mark.parametrize("name", DEEP)
 def test_labels_that_tell_nothing_apart(name: str) -> None:
     for labels in (torch.ones(90, 2) > 0, torch.eye(90) > 0):
-        with pytest.raises(ValueError, match="there is nothing to tell apart"):
+        with pytest.raises(ValueError, match="there is nothing to learn from"):
             fitted(name, Features(TRAIN.array, labels))
 
 
@@ -178,14 +178,14 @@ def test_too_few_epochs_or_images_at_a_time(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
 def test_a_share_of_crops_that_is_none(share: float) -> None:
-    with pytest.raises(ValueError, match="crop_share is a share, 0 to 1"):
+    with pytest.raises(ValueError, match="crop_share is between 0 and 1"):
         fitted("dch", crop_share=share)
 
 
 @pytest.mark.parametrize("changes", [{"power": 0.0}, {"power": 1.5}])
 def test_a_power_that_is_none(changes: dict[str, Any]) -> None:
     for name in DEEP:
-        with pytest.raises(ValueError, match="power is above 0, up to 1"):
+        with pytest.raises(ValueError, match="power is above 0 and at most 1"):
             create(name, **changes)
 
 
@@ -229,8 +229,8 @@ class Seen:
             self.asked.append(view)
         return self.data.batch(rows, view)
 
-    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
-        return self.data.shown(rows, view)
+    def view_labels(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+        return self.data.view_labels(rows, view)
 
 
 @pytest.mark.parametrize("name", DEEP)

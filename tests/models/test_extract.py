@@ -296,9 +296,9 @@ def test_without_onnx(net: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_modes_and_engines_that_are_none(net: Backbone) -> None:
     wrong: Any = "tiles"
-    with pytest.raises(ValueError, match="regions come as crops or pooled, not 'tiles'"):
+    with pytest.raises(ValueError, match="regions are crops or pooled, not 'tiles'"):
         Extractor(net, wrong)
-    with pytest.raises(ValueError, match=f"an engine is one of {', '.join(ENGINES)}, not 'tiles'"):
+    with pytest.raises(ValueError, match=f"engine is one of {', '.join(ENGINES)}, not 'tiles'"):
         Extractor(net, "crops", CPU, wrong)
 
 

@@ -105,13 +105,13 @@ def test_codes_of_crops_then_stand_with_what_they_show(name: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CropLabelSettings(clarity=0), "clarity is above 0, up to 1, not 0"),
+        (lambda: CropLabelSettings(clarity=0), "clarity is above 0 and at most 1, not 0"),
         (lambda: CropLabelSettings(epochs=0), "at least 1 epoch"),
         (lambda: CropLabelSettings(hidden=0), "hidden is at least 1, not 0"),
-        (lambda: CropLabelSettings(crop_share=5), "crop_share is a share, 0 to 1, not 5"),
+        (lambda: CropLabelSettings(crop_share=5), "crop_share is between 0 and 1, not 5"),
         (lambda: PseudoLabelSettings(votes=0), "votes is at least 1, not 0"),
-        (lambda: PseudoLabelSettings(centres=1), "at least 2 centres, not 1"),
-        (lambda: PseudoLabelSettings(power=2), "power is above 0, up to 1, not 2"),
+        (lambda: PseudoLabelSettings(centres=1), "centres is at least 2, not 1"),
+        (lambda: PseudoLabelSettings(power=2), "power is above 0 and at most 1, not 2"),
         (lambda: AgentSettings(worth=1.0), "worth is a share between 0 and 1, not 1.0"),
     ],
 )
@@ -246,8 +246,8 @@ def test_a_model_for_a_number_of_codes(weights: str, tmp_path: Path) -> None:
     assert len(more.encode(images)) / len(images) == pytest.approx(3.0, abs=0.05)
     assert more.fingerprint != model.fingerprint
     for codes, given_images, message in (
-        (0.5, images, "codes an image are 1 to 6, not 0.5"),
-        (2.0, [], "give at least one image"),
+        (0.5, images, "codes per image must be between 1 and 6, not 0.5"),
+        (2.0, [], "give at least one, better some hundreds"),
     ):
         with pytest.raises(ValueError, match=message):
             model.with_codes(codes, given_images)
@@ -273,7 +273,9 @@ def test_training_on_other_labels(labels: Any, weights: str, tmp_path: Path) -> 
 def test_no_label_is_looked_at_without_supervision(weights: str) -> None:
     options = replace(OPTIONS, weights=weights, labels="neighbours")
     bare = replace(SCENES, labels=np.zeros_like(SCENES.labels))
-    with pytest.raises(DatasetError, match="scenes has no labels: train without them"):
+    with pytest.raises(
+        DatasetError, match='has no labels: train without them, with labels="neighbours"'
+    ):
         trained(replace(options, labels="images"), bare)
     assert trained(options, bare).model.fingerprint == trained(options).model.fingerprint
 
@@ -281,17 +283,17 @@ def test_no_label_is_looked_at_without_supervision(weights: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": "guess"}, "labels are images, crops, neighbours, not 'guess'"),
-        ({"labels": "crops", "finetune": True}, "cannot finetune"),
-        ({"labels": "neighbours"}, "a backbone that has learnt before: small"),
+        ({"labels": "guess"}, "labels is one of images, crops, neighbours, not 'guess'"),
+        ({"labels": "crops", "finetune": True}, "labels for crops needs a fixed backbone"),
+        ({"labels": "neighbours"}, "needs a trained backbone, and small has no"),
         ({"labels": "crops", "labels_settings": {"votes": 3}}, "no setting is called 'votes'"),
-        ({"codes": 7.0}, "codes an image are 1 to 6, not 7"),
-        ({"codes": 7.0, "layout": "grid:3x3"}, "codes an image are 1 to 6, not 7"),
-        ({"codes": 4.0, "layout": "grid:1x2"}, "codes an image are 1 to 3, not 4"),
-        ({"codes": 2.0, "agent": False}, "for an agent to reach"),
-        ({"codes": 2.0, "xi": 0.3}, "sets xi: give one of them"),
-        ({"labels": "crops", "method": "ksh", "settings": {}}, r"\(set its crop_share\)"),
-        ({"labels": "crops", "method": "itq", "settings": {}}, "itq learns nothing from crops"),
+        ({"codes": 7.0}, "codes per image must be between 1 and 6, not 7"),
+        ({"codes": 7.0, "layout": "grid:3x3"}, "codes per image must be between 1 and 6, not 7"),
+        ({"codes": 4.0, "layout": "grid:1x2"}, "codes per image must be between 1 and 3, not 4"),
+        ({"codes": 2.0, "agent": False}, "without an agent, images have one code"),
+        ({"codes": 2.0, "xi": 0.3}, "sets xi: give only one of them"),
+        ({"labels": "crops", "method": "ksh", "settings": {}}, "set its crop_share above 0"),
+        ({"labels": "crops", "method": "itq", "settings": {}}, "itq does not learn from crops, so"),
     ],
 )
 def test_what_cannot_be_asked_for(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -322,7 +324,7 @@ def model_of(weights: str) -> MCHModel:
 
 def test_a_folder_of_pictures_is_a_data_set(photos: Path, weights: str, tmp_path: Path) -> None:
     data = open_dataset(f"photos:{photos}")
-    with pytest.raises(DatasetError, match="has no query images: nothing can be measured"):
+    with pytest.raises(DatasetError, match="has no query images: it cannot be measured on"):
         encode_dataset(model_of(weights), data)
     assert len(data) == 80
     assert not data.labels.any()
@@ -346,7 +348,7 @@ def test_photos_train_a_model_that_fills_an_index(
     assert run([*command, "--unsupervised", "--codes", "1.5"]) == 0
     text = capsys.readouterr().out
     assert "MCH-HASHNET" in text
-    assert "not measured: pictures without labels" in " ".join(text.split())
+    assert "not measured" in text
     (photos / "broken.png").write_bytes(b"no picture")
     adding = ["add", str(photos), "--index", index, "--model", out, "--codes", "2", "--quiet"]
     assert run(adding) == 1  # all but the broken one
@@ -354,9 +356,9 @@ def test_photos_train_a_model_that_fills_an_index(
         assert opened.stats()["codes"] / len(opened) == pytest.approx(2.0, abs=0.05)
     capsys.readouterr()
     assert run(adding) == 1
-    assert "--codes were settled when" in capsys.readouterr().err
+    assert "--codes" in capsys.readouterr().err  # settled when the index was made
     assert run(["add", str(photos), "--index", f"{index}2", "--model", out, "--codes", "9"]) == 2
-    assert "codes an image are 1 to 6, not 9" in capsys.readouterr().err
+    assert "between 1 and 6, not 9" in capsys.readouterr().err
     (photos / "broken.png").unlink()
     query = str(photos / "0.png")
     assert run(["search", query, "--index", index, "-k", "3", "--json"]) == 0
@@ -366,9 +368,9 @@ def test_photos_train_a_model_that_fills_an_index(
     ("words", "message"),
     [
         (["--crop-labels", "--unsupervised"], "give one of them"),
-        (["--set", "labels.clarity=0.3"], "--crop-labels and --unsupervised make some"),
-        (["--crop-labels", "--set", "labels.votes=3"], "has no setting 'votes'"),
-        (["--codes", "9"], "codes an image are 1 to 6"),
+        (["--set", "labels.clarity=0.3"], "--crop-labels"),
+        (["--crop-labels", "--set", "labels.votes=3"], "'votes'"),
+        (["--codes", "9"], "between 1 and 6"),
     ],
 )
 def test_words_that_do_not_fit(
