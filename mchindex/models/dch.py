@@ -26,7 +26,7 @@ class DCHSettings(DeepSettings):
         super().__post_init__()
         for name in ("gamma", "min_distance"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+                raise ValueError(f"{name} is above 0, not {getattr(self, name)}")
 
 
 class DCH(PairwiseHash):

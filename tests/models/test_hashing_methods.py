@@ -1,4 +1,4 @@
-"""Codes, distances and pair losses by hand; the methods that are fitted without gradients."""
+"""Codes, distances and pair losses by hand; methods that are fitted without gradients."""
 
 import math
 from collections.abc import Callable
@@ -170,7 +170,7 @@ def cauchy(gamma: float, least: float = 0.005) -> Loss:
 
 def logistic(alpha: float) -> Loss:
     def loss(d: float, s: bool, bits: int) -> float:
-        inner = (bits - d) - d  # as many agree as do not differ
+        inner = (bits - d) - d  # agreeing bits minus differing ones
         p = 1 / (1 + math.exp(-alpha / bits * inner))
         return -math.log(p if s else 1 - p)
 
@@ -328,7 +328,7 @@ SLOW = {"dch": (DCH, slow_dch), "mmhh": (MMHH, slow_mmhh), "hashnet": (HashNet, 
 def relaxed_batch(
     bits: int = 8, n: int = 7
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-    """Codes on their way, near pairs among them; weights that sum to 1 without the diagonal."""
+    """Relaxed codes, some of them near each other; weights that sum to 1, without the diagonal."""
     rng = np.random.default_rng(bits)
     u = rng.uniform(0.1, 0.95, (n, bits)) * rng.choice([-1, 1], (n, bits))
     u[1] = 0.9 * u[0] + 0.01  # inside MMHH's ball
@@ -355,7 +355,7 @@ def test_a_batchs_loss_pair_by_pair(name: str) -> None:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_a_batchs_gradient_by_finite_differences(name: str) -> None:
-    """Of the slow loss: another formula, and no autograd."""
+    """The gradient of the slow loss, by differences instead of autograd."""
     kind, slow = SLOW[name]
     method = kind(4, 8)
     u, s, weight = relaxed_batch()
@@ -487,7 +487,7 @@ def greedy(seed: int, n: int = 24, m: int = 6, bits: int = 8) -> GreedyFit:
 
 
 def soft_cost(fit: GreedyFit, a: Tensor) -> float:
-    """-yᵀRy in another form: 2 sigmoid(t) - 1 is tanh(t / 2)."""
+    """-yᵀRy in another form, as 2 sigmoid(t) - 1 = tanh(t / 2)."""
     y = np.tanh(fit.kernel.numpy() @ a.numpy() / 2)
     return -float(y @ fit.residue.numpy() @ y)
 

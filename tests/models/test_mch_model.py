@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from helpers.pictures import encoded, picture
 from helpers.toys import Harm, state_of
 from mchindex.errors import ImageError, ModelError
+from mchindex.images import open_rgb
 from mchindex.models import METHODS, Encoded, MCHModel, Policy, RegionCodes, create_method
 from mchindex.models.backbones import SmallNet, Wrapped, create_backbone
 from mchindex.models.deep import DeepHash
@@ -53,7 +54,7 @@ def make(
     backbone: Any = None,
     **options: Any,
 ) -> MCHModel:
-    """A model as a training might leave it: regions have codes of their own, some are kept."""
+    """A model like a trained one: regions differ in their codes, and some are kept."""
     backbone = backbone or small_net()
     torch.manual_seed(1)
     deep = {"hidden": 20} if issubclass(METHODS[name], DeepHash) else {}
@@ -83,7 +84,7 @@ def make(
             logits = agent.layers(agent.state(f[whole], f, b[whole], b))
             last: Any = agent.layers[-1]
             last.bias -= logits.median(0).values  # one half is kept
-            last.weight *= 10  # and the policy knows what it wants
+            last.weight *= 10  # and probabilities are near 0 or 1
             last.bias *= 10
     return replace(base, policy=agent, **options)
 
@@ -141,7 +142,7 @@ def test_at_sigma_one_an_image_has_exactly_its_querys_code(name: str, mode: Mode
     got = model.encode(PICTURES)
     assert got.images.tolist() == list(range(9))
     assert got.regions.tolist() == [0] * 9
-    assert got.kept.tolist() == [6] * 9  # before equal codes were counted once
+    assert got.kept.tolist() == [6] * 9  # counting equal codes
     np.testing.assert_array_equal(got.codes, model.encode_query(PICTURES))
 
 
@@ -213,7 +214,7 @@ def test_fewer_codes_as_xi_grows() -> None:
 
 
 def regions(n: int, kinds: int, seed: int, xi: float) -> tuple[RegionCodes, NDArray[np.bool_]]:
-    """Codes of which several are equal, and which of them are kept."""
+    """Codes, several of them equal, and which are kept."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, kinds, (n, 6, 1)).repeat(2, axis=2).astype(np.uint8)
     keep = (rng.integers(0, 5, (n, 6)) / 4).astype(np.float32)
@@ -264,7 +265,7 @@ def test_first_of_equals_by_a_set(codes: NDArray[np.uint8], seed: int) -> None:
                 seen.add(code)
 
 
-# What is given to it.
+# Inputs.
 
 
 def test_images_from_anywhere(tmp_path: Path) -> None:
@@ -285,8 +286,8 @@ def test_a_query_may_be_a_part_of_each_image(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: upright, it is 320 x 480
     large.save(path, exif=exif, quality=95)
-    with Image.open(path) as opened:
-        upright = opened.convert("RGB").transpose(Image.Transpose.ROTATE_270)
+    upright = open_rgb(path)
+    assert upright.size == (320, 480)
     box = (17, 40, 213, 301)
     np.testing.assert_array_equal(
         model.encode_query([path, upright], region=box),
@@ -504,7 +505,7 @@ def test_a_fingerprint_is_of_all_that_decides_about_codes() -> None:
     assert model.fingerprint == prints[0]
 
 
-# Files that are not what they were.
+# Damaged files.
 
 
 def test_directories_that_are_no_models(copy: Path, tmp_path: Path) -> None:
@@ -618,7 +619,7 @@ def test_a_pickle_in_place_of_the_weights_is_not_believed(copy: Path, tmp_path: 
         MCHModel.load(copy)
     assert not trace.exists()
     pickle.loads(harm)
-    assert trace.exists()  # it would have
+    assert trace.exists()  # the pickle works
 
 
 def test_a_saving_cut_off_leaves_the_old_model_or_says_so(

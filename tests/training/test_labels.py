@@ -1,5 +1,4 @@
-"""What is learnt from where the images' own labels say too much, or nothing: crops' labels and
-neighbours; and how many codes an image gets."""
+"""Labels for crops, labels guessed from neighbours, and the number of codes per image."""
 
 import itertools
 from dataclasses import replace
@@ -34,7 +33,7 @@ QUICK = CropLabelSettings(epochs=60, batch=64, lr=3e-3, hidden=32, dropout=0.1)
 
 
 def two_things(n: int, seed: int = 0) -> tuple[Features, torch.Tensor]:
-    """Images of two classes each, in whose crops one of them stands; and which that is."""
+    """Images of two classes, whose crops show one of them; and which one that is."""
     rng = np.random.default_rng(seed)
     centres = 3 * np.random.default_rng(99).standard_normal((CLASSES, 16))
     things = np.stack([rng.permutation(CLASSES)[:2] for _ in range(n)])
@@ -74,7 +73,7 @@ def test_a_crop_shows_no_more_than_its_image(
     found = with_crop_labels(Features(array, labels), few, seed)
     assert found.by_view is not None
     assert not (found.by_view & ~labels[:, None]).any()
-    # What is clearest anywhere is shown there, so every label is shown by some view.
+    # A view has the label that is clearest in it, so every label is in some view.
     assert torch.equal(found.by_view.any(1), labels)
     again = with_crop_labels(Features(array, labels), few, seed).by_view
     assert again is not None
@@ -83,7 +82,7 @@ def test_a_crop_shows_no_more_than_its_image(
 
 @pytest.mark.parametrize("name", ["dch", "hashnet", "adsh", "ksh"])
 def test_codes_of_crops_then_stand_with_what_they_show(name: str) -> None:
-    """A crop's code is nearer to images that share what it shows than to others of its image's."""
+    """A crop's code is nearer to images with its label than to others with its image's labels."""
     data, truth = two_things(300)
     quick: dict[str, Any] = {"epochs": 40, "batch": 64, "hidden": 32}
     quick = {"anchors": 60, "crop_share": 0.5} if name == "ksh" else quick
@@ -164,7 +163,7 @@ def test_k_means_serves_no_worse_with_every_round(n: int, centres: int, seed: in
 
 
 def test_few_pictures_lie_in_few_directions() -> None:
-    """Fewer images than directions: whole pictures still stand with crops like them."""
+    """With fewer images than directions, whole images still share labels with similar crops."""
     array = blobs(30, dim=64, classes=2, views=4).array
     found = with_pseudo_labels(array, PseudoLabelSettings(centres=2, whole=1, crop=1))
     assert found.by_view is not None
@@ -190,7 +189,7 @@ def region_codes(draw: st.DrawFn) -> RegionCodes:
     n, regions, kinds = draw(st.integers(1, 20)), draw(st.integers(1, 11)), draw(st.integers(1, 9))
     rng = np.random.default_rng(draw(st.integers(0, 2**31)))
     keep = rng.random((n, regions)).astype(np.float32)
-    keep = np.round(keep, 1) if draw(st.booleans()) else keep  # many alike, some 0, some 1
+    keep = np.round(keep, 1) if draw(st.booleans()) else keep  # many equal, some 0, some 1
     keep[:, 0] = 1
     return RegionCodes(rng.integers(0, kinds, (n, regions, 1), np.uint8), keep)
 

@@ -191,7 +191,7 @@ def test_a_method_and_an_agent_from_features_at_hand() -> None:
 
 
 class Cut:
-    """Progress that ends as with Ctrl-C, after so many steps of a stage."""
+    """Progress that raises, as on Ctrl-C, after some steps of a stage."""
 
     def __init__(self, stage: str, after: int) -> None:
         self.stage, self.after = stage, after
@@ -231,7 +231,7 @@ def test_a_training_cut_off_goes_on_and_ends_the_same(
     again = train(SCENES, options, out=out, resume=True, progress=lambda step: done.add(step.stage))
     assert again.model.fingerprint == whole.model.fingerprint
     assert again.curve == whole.curve
-    stages = ["backbone", "dch", "agent"]  # what was done is not done again
+    stages = ["backbone", "dch", "agent"]  # finished stages do not run again
     first = stages.index("agent" if stage == "rewards" else stage)
     assert done & set(stages) == set(stages[first:])
     assert not (out / CHECKPOINT).exists()
@@ -303,7 +303,7 @@ def test_training_crops_have_the_sizes_of_the_layout() -> None:
 
 
 class Dropping(nn.Module):
-    """A network with a dropout, a batch norm and a map."""
+    """A network with dropout, batch normalisation and a feature map."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ class Dropping(nn.Module):
 
 
 class Watched(LiveViews):
-    """Notices features that are looked at as if for use while the backbone is being trained."""
+    """Counts batches in the wrong mode: evaluation with gradients, or training without."""
 
     caught = 0
 
@@ -435,7 +435,7 @@ def test_when_hardly_an_image_can_be_read(
 
 
 def labelled(labels: NDArray[np.bool_]) -> Dataset:
-    """Scenes under other labels, all but the last for training."""
+    """Scenes with these labels, all but the last for training."""
     n, classes = labels.shape
     drawn = scenes(n, size=32)
     rows = np.arange(n - 1)
@@ -451,7 +451,7 @@ def test_labels_that_tell_nothing_apart(method: str, weights: str, tmp_path: Pat
         train(labelled(np.ones((20, 2), bool)), options, out=tmp_path)
     with pytest.raises(ValueError, match="no two training images share a label"):
         train(labelled(np.eye(20, dtype=bool)), options, out=tmp_path)
-    assert list(tmp_path.iterdir()) == []  # no trace that a second try would stumble over
+    assert list(tmp_path.iterdir()) == []  # nothing that would get in the way of a second try
 
 
 def test_no_training_images_or_one(weights: str) -> None:
@@ -472,7 +472,7 @@ def test_images_without_a_label_are_counted_and_left_out(method: str, weights: s
 
 
 def test_two_images_are_enough(weights: str) -> None:
-    """Of which two share a label and two do not: three, then."""
+    """Two share a label and two do not, which takes three."""
     labels = np.array([[1, 0], [1, 0], [0, 1], [1, 0]], bool)
     for method in ("dch", "adsh", "lsh"):
         trained = train(labelled(labels), quick(method, weights=weights))
@@ -619,7 +619,7 @@ def test_keeping_at_random_prefers_no_region() -> None:
 
 def test_a_way_of_keeping_that_is_none() -> None:
     found = RegionCodes(np.zeros((1, 6, 1), np.uint8), np.ones((1, 6), np.float32))
-    with pytest.raises(ValueError, match="a way of keeping is one of base, mch, random_keep"):
+    with pytest.raises(ValueError, match="the way to keep codes is one of base, mch, random_keep"):
         kept_by("some", found, 0.5)
 
 
@@ -650,4 +650,4 @@ def test_on_a_gpu(method: str, finetune: bool, tmp_path: Path) -> None:
     images = [SCENES.images.image(i) for i in range(6)]
     here = MCHModel.load(tmp_path, device="cpu", engine="torch").encode_query(images)
     unlike = np.bitwise_count(here ^ model.encode_query(images)).sum()
-    assert unlike <= 0.05 * here.size * 8  # mixed precision rounds otherwise
+    assert unlike <= 0.05 * here.size * 8  # mixed precision rounds differently
