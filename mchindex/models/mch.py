@@ -102,7 +102,6 @@ class MCHModel:
         ImageError for an image that cannot be read, and ValueError for a region that is not within
         the picture.
         """
-        # Of a part every pixel may count, so the picture is then decoded at its full size.
         features = self._features(images, np.array([WHOLE]), region)
         return self.codes_of(torch.from_numpy(features[:, 0]))
 
@@ -179,6 +178,7 @@ class MCHModel:
         def load(source: Source) -> Job:
             if region is None:
                 return read_picture(source, self.least).image, boxes
+            # The part may be small, so the picture is decoded at its full size.
             return cut_out(read_picture(source).image, region), boxes
 
         return self.extractor.collect(images, load, len(boxes))
@@ -362,6 +362,3 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return config, load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder / WEIGHTS} cannot be read: {error}") from error
-
-
-__all__: Sequence[str] = ["Encoded", "MCHModel", "ModelError", "RegionCodes"]
