@@ -1,4 +1,4 @@
-"""Views whose features are computed each time they are needed, for a backbone that is being trained."""
+"""Views whose features are computed on demand, for a backbone that is being trained."""
 
 from __future__ import annotations
 
