@@ -1,9 +1,10 @@
 """Asymmetric deep supervised hashing (Jiang, Li, AAAI 2018).
 
-The training images' codes V are learnt as such, bit by bit, and in turn the network for U, a sample
-Ω of them: |UVᵀ - bits * S|² + gamma |U - V_Ω|². A dissimilar pair's target is -r, r = S1 / S0,
-which evens out that there are more of them. Every code that is used comes from the network, so that
-crops and new images have one.
+Two steps alternate: the network is trained so that its outputs U for a sample Ω of the images fit
+the codes V of all training images, and V is improved bit by bit. Both reduce
+|UVᵀ - bits * S|² + gamma |U - V_Ω|². The target S of a dissimilar pair is -r, with r = S1 / S0, to
+balance that dissimilar pairs are more frequent. V serves training only: every code that is stored
+comes from the network, which can also encode crops and new images.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from mchindex.progress import Progress, Step, silent
 
 @dataclass(frozen=True)
 class ADSHSettings(DeepSettings):
-    epochs: int = 20  # outer rounds: a sample, inner epochs of the network, then V
-    inner: int = 3
+    epochs: int = 20  # rounds: draw a sample, train the network on it, improve V
+    inner: int = 3  # passes over the sample in each round
     sample: int = 2000
     batch: int = 128
-    # The authors' 200 leaves the network's codes far from V, and here all codes are the network's.
+    # At the authors' 200 the network's codes, which are the ones we store, stay far from V.
     gamma: float = 2e4
-    # The first V is random, and its bits stay apart only if the network learns it at full rate.
+    # V starts at random, and its bits stay different only if the network fits it at full rate.
     warm_up: float = 0.0
 
 
 class ADSH(DeepHash):
     name = "adsh"
     settings_type = ADSHSettings
-    dissimilar: Tensor  # the target of dissimilar pairs, -r
+    dissimilar: Tensor  # -r, the target of dissimilar pairs
 
     def __init__(self, dim: int, bits: int, settings: Settings | None = None) -> None:
         super().__init__(dim, bits, settings)
@@ -54,7 +55,7 @@ class ADSH(DeepHash):
         settings = self.settings
         self.start(data, seed)
         device, n = self.mean.device, len(data)
-        # S / S0 over S / S1 is S1 / S0. The loss itself has no weights.
+        # The weights are S / S1 and S / S0, whose ratio is r. ADSH has no weights in its loss.
         self.dissimilar.fill_(-float(self.weights[1] / self.weights[0]))
         self.weights.fill_(1.0)
         labels = data.labels.to(device)
@@ -73,11 +74,12 @@ class ADSH(DeepHash):
                     rows = chosen[part]
                     view = mixed_views(rows, data, settings.crop_share, generator)
                     u = torch.tanh(self.project(data.batch(rows, view).to(device)))
-                    shown, own = data.shown(rows, view).to(device), rows.to(device)
-                    fit = ((u @ v.T - self.targets(shown, labels)) ** 2).mean()
-                    # A crop that shows less than its image has no code in V: its own signs will do.
-                    as_image = (shown == labels[own]).all(1) | (view == 0).to(device)
-                    goal = torch.where(as_image[:, None], v[own], sign(u.detach()))
+                    view_labels = data.view_labels(rows, view).to(device)
+                    place = rows.to(device)
+                    fit = ((u @ v.T - self.targets(view_labels, labels)) ** 2).mean()
+                    # A crop with fewer labels than its image has no code in V: its signs serve.
+                    as_image = (view_labels == labels[place]).all(1) | (view == 0).to(device)
+                    goal = torch.where(as_image[:, None], v[place], sign(u.detach()))
                     near = ((u - goal) ** 2).sum(1).mean() / n
                     loss = (fit + settings.gamma * near) / self.bits**2
                     loop.update(loss)
@@ -92,19 +94,19 @@ class ADSH(DeepHash):
             progress(Step(self.name, epoch + 1, settings.epochs, {"loss": total / steps}))
 
     def targets(self, a: Tensor, b: Tensor) -> Tensor:
-        """What inner products are to be: bits for similar pairs, -r * bits for dissimilar ones."""
+        """The inner products to fit: bits for similar pairs, -r * bits for dissimilar ones."""
         return self.bits * torch.where(similar(a, b), 1.0, float(self.dissimilar))
 
 
 def objective(v: Tensor, u: Tensor, target: Tensor, chosen: Tensor, gamma: float) -> float:
-    """|UVᵀ - target|² + gamma |U - V_Ω|², u the outputs of the images `chosen`."""
+    """|UVᵀ - target|² + gamma |U - V_Ω|², where u are the outputs for the images `chosen`."""
     return float(((u @ v.T - target) ** 2).sum() + gamma * ((u - v[chosen]) ** 2).sum())
 
 
 def improve_codes(v: Tensor, u: Tensor, target: Tensor, chosen: Tensor, gamma: float) -> Tensor:
-    """The discrete step: each bit of V at its best given the others. The objective never rises.
+    """Sets each bit of V in turn to its best value given the others. The objective never rises.
 
-    Where both signs of a bit are as good, the old one stays.
+    A bit for which both values are equally good stays as it is.
     """
     v = v.clone()
     linear = -2 * target.T @ u  # (n, bits)

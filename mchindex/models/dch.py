@@ -1,7 +1,7 @@
 """Deep Cauchy hashing (Cao, Long, Liu, Wang, CVPR 2018).
 
-A Cauchy distribution in place of the sigmoid: the loss is steep within a small Hamming ball, so
-that similar images gather in one bucket. d = bits / 2 * (1 - cos(u_i, u_j)).
+A Cauchy distribution replaces the sigmoid: the loss is steep within a small Hamming ball, so that
+similar images gather in one bucket. The distance is d = bits / 2 * (1 - cos(u_i, u_j)).
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from mchindex.models.deep import DeepSettings, PairwiseHash, cosine_distances
 @dataclass(frozen=True)
 class DCHSettings(DeepSettings):
     epochs: int = 25
-    gamma: float = 0.5  # scale of the Cauchy distribution: smaller gathers more
+    gamma: float = 0.5  # scale of the Cauchy distribution: a smaller one gathers more
     quantisation: float = 0.1  # weight of the regulariser that pulls the relaxed codes to ±1
-    min_distance: float = (
-        0.005  # of the bits: a dissimilar pair at distance 0 costs infinitely much
-    )
+    # The smallest distance in the loss, as a share of the bits: at 0 it would be infinite.
+    min_distance: float = 0.005
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
-"""Hash layers trained by gradient: a small perceptron, and the loop that methods on pairs share.
+"""Hash layers trained by gradient descent: a small perceptron, and the training loop.
 
-The layer that the code is read from stands on a hidden layer, and training mixes whole images with
-random crops of them: a crop's code must mean something, because MCH stores crops' codes.
+A hidden layer comes before the layer whose signs are the code. Training mixes whole images with
+random crops, because MCH stores codes of crops, too.
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ from mchindex.progress import Progress, Step, silent
 class DeepSettings(Settings):
     epochs: int = 20
     batch: int = 256
-    lr: float = 1e-3  # the highest; it then falls to nothing
-    warm_up: float = 0.15  # share of the steps over which it rises
+    lr: float = 1e-3  # the highest learning rate; it rises to it, then falls to 0
+    warm_up: float = 0.15  # share of the steps in which it rises
     weight_decay: float = 1e-4
-    hidden: int = 1024  # units of the hidden layer; 0: the hash layer reads the features themselves
+    hidden: int = 1024  # units of the hidden layer; 0: no hidden layer
     dropout: float = 0.5
-    power: float = 1.0  # features are raised to it, signs kept: below 1, peaks count for less
-    crop_share: float = 0.5  # how many of the training views are crops rather than whole images
+    power: float = 1.0  # of the features' absolute values: below 1, large ones count for less
+    crop_share: float = 0.5  # share of the training views that are crops
 
     def __post_init__(self) -> None:
         check_schedule(self.epochs, self.batch)
         if not 0 <= self.crop_share <= 1:
-            raise ValueError(f"crop_share is a share, 0 to 1, not {self.crop_share}")
+            raise ValueError(f"crop_share is between 0 and 1, not {self.crop_share}")
         if not 0 < self.power <= 1:
-            raise ValueError(f"power is above 0, up to 1, not {self.power}")
+            raise ValueError(f"power is above 0 and at most 1, not {self.power}")
 
 
 def check_schedule(epochs: int, batch: int) -> None:
+    """Raises ValueError unless there is an epoch, and a pair in a batch."""
     if epochs < 1 or batch < 2:
         raise ValueError(
-            "training takes at least 1 epoch and batches of at least 2 images, not "
+            "training needs at least 1 epoch and batches of at least 2 images, not "
             f"epochs={epochs}, batch={batch}"
         )
 
 
 class DeepHash(HashMethod):
-    """A method whose hash layer is trained by gradient."""
+    """A method whose hash layer is trained by gradient descent."""
 
     settings_type = DeepSettings
     mean: Tensor
@@ -72,12 +73,12 @@ class DeepHash(HashMethod):
         return self.hash.in_features
 
     def features(self, x: Tensor) -> Tensor:
-        x = (self._flatter(x) - self.mean) / self.std
+        x = (self._flattened(x) - self.mean) / self.std
         return F.relu(self.hidden(x)) if self.settings.hidden else x
 
-    def _flatter(self, x: Tensor) -> Tensor:
+    def _flattened(self, x: Tensor) -> Tensor:
         power = self.settings.power
-        # Clamped: the slope of a root at 0 is infinite.
+        # Clamped, because the slope of a root is infinite at 0.
         return x if power == 1 else x.sign() * x.abs().clamp(min=1e-6) ** power
 
     def last(self, f: Tensor) -> Tensor:
@@ -85,14 +86,14 @@ class DeepHash(HashMethod):
         return z
 
     def start(self, data: Views, seed: int) -> None:
-        """Fresh weights from the seed, the features' scale, the pairs' weights."""
+        """Sets weights from the seed, the scale of the features, and the weights of pairs."""
         if (backbone := getattr(data, "backbone", None)) is not None:
-            backbone.eval()  # the scale is of features as they are used, without dropout
+            backbone.eval()  # features are used without dropout, so their scale is, too
         rows = torch.arange(len(data))[:: max(1, len(data) // 4096)]
         with torch.no_grad():
-            x = torch.cat([self._flatter(data.batch(part)) for part in rows.split(256)])
+            x = torch.cat([self._flattened(data.batch(part)) for part in rows.split(256)])
         self.mean.copy_(x.mean(0))
-        # A feature that hardly varies must not be blown up.
+        # A feature that hardly varies must not be scaled up to noise.
         self.std.copy_(x.std(0, correction=0).clamp(min=1e-3 + 0.1 * float(x.std())))
         self.weights.copy_(torch.tensor(pair_weights(data.labels)))
         with seeded(seed, self.mean.device):
@@ -102,25 +103,25 @@ class DeepHash(HashMethod):
                     layer.load_state_dict(fresh.state_dict())
 
     def trained_parameters(self, data: Views) -> list[nn.Parameter]:
-        """The hash layers' weights, and the backbone's where the data comes through it."""
+        """The weights to train: the hash layers', and the backbone's if the data are live views."""
         return [*self.parameters(), *getattr(data, "parameters", list)()]
 
 
 def mixed_views(rows: Tensor, data: Views, share: float, generator: torch.Generator) -> Tensor:
-    """For each row the whole image (0) or, with probability `share`, one of its crops.
+    """Draws a view per row: with probability `share` one of the crops, else the whole image (0).
 
-    A crop that shows nothing known teaches nothing: the whole image stands in for it.
+    A crop without labels teaches nothing and is replaced by the whole image.
     """
     crops = data.views - 1
     if not crops or not share:
         return torch.zeros_like(rows)
     which = torch.randint(1, crops + 1, rows.shape, generator=generator)
     view = torch.where(torch.rand(rows.shape, generator=generator) < share, which, 0)
-    return torch.where(data.shown(rows, view).any(1), view, 0)
+    return torch.where(data.view_labels(rows, view).any(1), view, 0)
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """All rows in a random order, in batches; a last batch too small for pairs is dropped."""
+    """All rows in random order, in batches. A last batch of less than half the size is dropped."""
     for rows in torch.randperm(n, generator=generator).split(size):
         if len(rows) >= max(2, min(size, n) // 2):
             yield rows
@@ -129,7 +130,7 @@ def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
 def rise_and_fall(
     optimiser: torch.optim.Optimizer, steps: int, warm_up: float
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """The learning rate: up in a line over a share of the steps, then down along a cosine."""
+    """A schedule that rises linearly during a share of the steps, then falls along a cosine."""
     rise = round(warm_up * steps)
 
     def factor(step: int) -> float:
@@ -141,10 +142,10 @@ def rise_and_fall(
 
 
 class Loop:
-    """Epochs with a state that can be left and taken up again.
+    """The epochs of a training, whose state is saved to a checkpoint and resumed from it.
 
-    Each epoch draws from a generator of its own, so that a training that was interrupted ends with
-    the same weights as one that was not.
+    Each epoch has its own random generator, so that an interrupted training ends with the same
+    weights as an uninterrupted one.
     """
 
     def __init__(
@@ -164,26 +165,27 @@ class Loop:
         )
         self.schedule = rise_and_fall(self.optimiser, epochs * steps, settings.warm_up)
         self.step = 0
-        self.extra: dict[str, Any] = {}
+        self.extra: dict[str, Any] = {}  # what else a method keeps in its checkpoint
 
     def __iter__(self) -> Iterator[tuple[int, torch.Generator]]:
-        """Epochs still to do, each with its generator; the method is in training mode."""
+        """Yields the remaining epochs, each with its generator; the method is in training mode."""
         for epoch in range(self._resume(), self.epochs):
             self.train(True)
             seed = self.seed * 100_003 + epoch
-            with seeded(seed, self.method.mean.device):  # dropout draws from the global generator
+            with seeded(seed, self.method.mean.device):  # dropout uses the global generator
                 yield epoch, torch.Generator().manual_seed(seed)
             if self.checkpoint:
                 self.checkpoint.save(self._state(epoch + 1))
         self.train(False)
 
     def train(self, mode: bool) -> None:
-        """Sets the method, and the backbone that learns with it, to training or to use."""
+        """Sets training or evaluation mode, also of a backbone that is trained with the method."""
         self.method.train(mode)
         if self.backbone:
             self.backbone.train(mode)
 
     def update(self, loss: Tensor) -> None:
+        """One step of gradient descent."""
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
@@ -234,7 +236,7 @@ class PairwiseHash(DeepHash):
             total = 0.0
             for rows in batches(len(data), size, generator):
                 view = mixed_views(rows, data, settings.crop_share, generator)
-                labels = data.shown(rows, view).to(device)
+                labels = data.view_labels(rows, view).to(device)
                 u = self.relax(self.project(data.batch(rows, view).to(device)), loop.step)
                 weight = self.pair_weight(labels, labels).fill_diagonal_(0)
                 loss = self.batch_loss(u, similar(labels, labels), weight / weight.sum())
@@ -244,13 +246,16 @@ class PairwiseHash(DeepHash):
 
     @abstractmethod
     def relax(self, z: Tensor, step: int) -> Tensor:
-        """What stands for the codes while training: (n, bits) real numbers."""
+        """The output of the last layer as relaxed codes, (n, bits) real numbers near ±1."""
 
     @abstractmethod
     def batch_loss(self, u: Tensor, s: Tensor, weight: Tensor) -> Tensor:
-        """The loss of a batch: relaxed codes (n, bits), which pairs are similar, their weights."""
+        """The loss of a batch of relaxed codes u (n, bits).
+
+        `s` (n, n) says which pairs are similar; `weight` (n, n) sums to 1.
+        """
 
 
 def cosine_distances(u: Tensor, v: Tensor) -> Tensor:
-    """Hamming distance relaxed by the angle: bits / 2 * (1 - cos), exact between signs."""
+    """bits / 2 * (1 - cos): between signs, exactly their Hamming distance."""
     return u.shape[1] / 2 * (1 - F.normalize(u, dim=1) @ F.normalize(v, dim=1).mT)

@@ -1,10 +1,10 @@
-"""Features of regions: images and boxes in, one row of numbers for each region out.
+"""Features of regions: images and boxes in, one row of numbers per region out.
 
-`crops` cuts every region out, resizes it and runs the backbone on it, as the paper does. `pooled`
-runs the backbone once on the whole image and averages its feature map over each region, cells
-weighted by how much of the region lies in them.
+The mode "crops" cuts out every region, resizes it and runs the backbone on it, as the paper does.
+"pooled" runs the backbone once on the whole image and averages its feature map over each region,
+weighting each cell by how much of it the region covers.
 
-On a CPU, ONNX Runtime runs the backbone where it is installed: it is faster.
+On a CPU, ONNX Runtime runs the backbone if it is installed, because it is faster.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ MODES: tuple[Mode, ...] = ("crops", "pooled")
 ENGINES: tuple[Engine, ...] = ("auto", "torch", "onnx")
 
 Pixels = NDArray[np.uint8]  # (n, 3, size, size)
-BATCH = 8  # passes at a time on a CPU: larger ones leave its caches
+BATCH = 8  # inputs per pass on a CPU: larger batches do not fit its caches
 GPU_BATCH = 256
 
 
 def cores() -> int:
-    """Threads to work with: as many as torch has been given, of the cores there are."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(there or 1, torch.get_num_threads())
+    """Threads to use: as many as torch may use, but no more than this process has cores."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(available or 1, torch.get_num_threads())
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """The device asked for, or the GPU where there is one, or the CPU."""
+    """The named device; for None or "auto", the GPU if there is one, otherwise the CPU.
+
+    Raises ValueError for a device that cannot be used.
+    """
     if name is None or name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -59,8 +62,8 @@ def choose_device(name: str | None = None) -> torch.device:
 
 
 def resized(image: Image.Image, box: Sequence[float], size: int) -> Pixels:
-    """A region of an image, cut out and stretched to size x size: (3, size, size)."""
-    # Cut first: resizing with a box of Pillow's would mix in pixels from beyond the region.
+    """A region of an image, cut out and resized to (3, size, size)."""
+    # Cropped first: Pillow's resize(box=…) would mix in pixels from outside the region.
     region = image.crop(in_pixels(box, *image.size))
     small = region.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(small).transpose(2, 0, 1)
@@ -70,8 +73,8 @@ T = TypeVar("T")
 Job = tuple[Image.Image, Boxes]
 
 
-class Part(NamedTuple, Generic[T]):
-    """Some of the sources of a stream."""
+class Extracted(NamedTuple, Generic[T]):
+    """The features of some consecutive sources of a stream."""
 
     sources: list[T]
     loaded: list[bool]  # which of them have features
@@ -79,7 +82,7 @@ class Part(NamedTuple, Generic[T]):
 
 
 class Extractor:
-    """A backbone made ready to give the features of regions."""
+    """Computes the features of regions with a backbone, on one device, in one of the modes."""
 
     def __init__(
         self,
@@ -89,55 +92,63 @@ class Extractor:
         engine: Engine = "auto",
     ) -> None:
         if mode not in MODES:
-            raise ValueError(f"regions come as {' or '.join(MODES)}, not {mode!r}")
+            raise ValueError(f"regions are {' or '.join(MODES)}, not {mode!r}")
         if engine not in ENGINES:
-            raise ValueError(f"an engine is one of {', '.join(ENGINES)}, not {engine!r}")
+            raise ValueError(f"engine is one of {', '.join(ENGINES)}, not {engine!r}")
         self.backbone, self.mode = backbone, mode
         self.device = choose_device() if device is None else device
         backbone.to(self.device).eval()
-        part = _Part(backbone, mode)
+        network = _Network(backbone, mode)
         if mode == "pooled":
-            with torch.inference_mode():  # says at once where a backbone has no map
-                part(torch.zeros(1, 3, backbone.size, backbone.size, device=self.device))
-        self._run = _runner(part, self.device, engine)
+            with torch.inference_mode():  # raises here if the backbone has no feature map
+                network(torch.zeros(1, 3, backbone.size, backbone.size, device=self.device))
+        self._run = _runner(network, self.device, engine)
 
     @property
     def engine(self) -> str:
+        """What runs the backbone: "torch" or "onnx"."""
         return self._run.name
 
     def __call__(self, images: Sequence[Image.Image], boxes: Boxes) -> NDArray[np.float16]:
-        """Features of `boxes`, (regions, 4) for all images or (n, regions, 4): (n, regions, dim).
+        """The features of regions, (n, regions, dim).
 
-        Rounded to float16, in which features are also kept on disk: a code does not depend on
-        where its features came from. Equal boxes of an image have equal features.
+        `boxes` is (regions, 4), the same for all images, or (n, regions, 4). Features are rounded
+        to float16, the type in which they are cached on disk, so that an image has the same codes
+        whether or not its features were cached. Equal boxes of an image have equal features.
         """
         every = np.broadcast_to(boxes, (len(images), *boxes.shape[-2:]))
-        jobs = zip(images, every, strict=True)
-        parts = [part.features for part in self.stream(jobs, lambda job: job, boxes.shape[-2])]
-        return np.concatenate([self._nothing(boxes.shape[-2]), *parts])
+        return self.collect(zip(images, every, strict=True), lambda job: job, boxes.shape[-2])
+
+    def collect(
+        self, sources: Iterable[T], load: Callable[[T], Job], regions: int
+    ) -> NDArray[np.float16]:
+        """All that `stream` yields, in one array (n, regions, dim)."""
+        parts = [extracted.features for extracted in self.stream(sources, load, regions)]
+        return np.concatenate([self._nothing(regions), *parts])
 
     def stream(
         self, sources: Iterable[T], load: Callable[[T], Job | None], regions: int
-    ) -> Iterator[Part[T]]:
-        """Features of what comes, in its order; the next are loaded while the last are used.
+    ) -> Iterator[Extracted[T]]:
+        """Yields the features of the sources, in their order, a few sources at a time.
 
-        `load` makes an image and its boxes of a source, or None where it cannot; it runs in the
-        threads that run the backbone.
+        `load` turns a source into an image and its boxes, `regions` of them, or returns None to
+        leave it out. It runs in the threads that run the backbone, ahead of what is yielded; an
+        exception that it raises ends the stream.
         """
         step = 1 if self.mode == "crops" else BATCH
         if self.device.type != "cpu":
             step = max(1, GPU_BATCH // (regions if self.mode == "crops" else 1))
         run = self._pooled if self.mode == "pooled" else self._cropped
 
-        def work(group: list[T]) -> Part[T]:
+        def work(group: list[T]) -> Extracted[T]:
             loaded = [load(source) for source in group]
             jobs = [job for job in loaded if job is not None]
             features = run(jobs) if jobs else self._nothing(regions)
-            return Part(group, [job is not None for job in loaded], features)
+            return Extracted(group, [job is not None for job in loaded], features)
 
         workers = cores()
         pool = ThreadPoolExecutor(workers)
-        running: deque[Future[Part[T]]] = deque()
+        running: deque[Future[Extracted[T]]] = deque()
         try:
             remaining = iter(sources)
             while group := list(itertools.islice(remaining, step)):
@@ -176,8 +187,8 @@ class Extractor:
         return np.stack(out)
 
 
-class _Part(nn.Module):
-    """The part of a backbone that a mode needs."""
+class _Network(nn.Module):
+    """A backbone whose output is what a mode needs: features or a feature map."""
 
     def __init__(self, backbone: Backbone, mode: Mode) -> None:
         super().__init__()
@@ -194,11 +205,11 @@ class _Part(nn.Module):
 class _TorchRunner:
     name = "torch"
 
-    def __init__(self, part: _Part, device: torch.device) -> None:
-        self.part, self.device = part, device
-        self.lock = threading.Lock()  # torch has threads of its own: one pass at a time
+    def __init__(self, network: _Network, device: torch.device) -> None:
+        self.network, self.device = network, device
+        self.lock = threading.Lock()  # torch uses all threads for one pass
         if device.type == "cpu":
-            part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float32]:
         out = []
@@ -208,36 +219,36 @@ class _TorchRunner:
             for start in range(0, len(pixels), batch):
                 x = torch.from_numpy(pixels[start : start + batch]).to(self.device)
                 x = x.contiguous(memory_format=torch.channels_last)
-                out.append(self.part(x).float().cpu().numpy())
+                out.append(self.network(x).float().cpu().numpy())
         return np.concatenate(out)
 
 
 class _OnnxRunner:
-    """A session for each caller at a time, of one thread each: faster than one of many threads.
+    """One single-threaded session per calling thread, faster than one session of many threads.
 
-    Sessions are kept for the next caller, because building one takes longer than a pass.
+    Idle sessions are reused, because building one takes longer than a pass.
     """
 
     name = "onnx"
 
-    def __init__(self, part: _Part) -> None:
-        size = part.backbone.size
+    def __init__(self, network: _Network) -> None:
+        size = network.backbone.size
         file = io.BytesIO()
         example = torch.zeros(2, 3, size, size)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the tracer: shapes are fixed but for the first
+            warnings.simplefilter("ignore")  # from the tracer: only the batch size varies
             torch.onnx.export(
-                part,
+                network,
                 (example,),
-                file,  # type: ignore[arg-type]  # a stream will do
+                file,  # type: ignore[arg-type]  # it takes a stream, too
                 input_names=["pixels"],
                 output_names=["features"],
                 dynamic_axes={"pixels": {0: "n"}, "features": {0: "n"}},
                 dynamo=False,
             )
-        part.eval()
+        network.eval()
         self.model = file.getvalue()
-        self.idle: list[Any] = []  # sessions that nobody uses at the moment
+        self.idle: list[Any] = []  # sessions that no thread is using
 
     def _session(self) -> Any:
         try:
@@ -255,26 +266,26 @@ class _OnnxRunner:
     def __call__(self, pixels: Pixels) -> NDArray[np.float32]:
         session, out = self._session(), []
         for start in range(0, len(pixels), BATCH):
-            part = pixels[start : start + BATCH].astype(np.float32)
-            out.append(session.run(None, {"pixels": part})[0])
+            batch = pixels[start : start + BATCH].astype(np.float32)
+            out.append(session.run(None, {"pixels": batch})[0])
         self.idle.append(session)
         return np.concatenate(out)
 
 
-def _runner(part: _Part, device: torch.device, engine: Engine) -> _TorchRunner | _OnnxRunner:
-    plain = _TorchRunner(part, device)
+def _runner(network: _Network, device: torch.device, engine: Engine) -> _TorchRunner | _OnnxRunner:
+    plain = _TorchRunner(network, device)
     if engine == "torch" or (engine == "auto" and device.type != "cpu"):
         return plain
     if find_spec("onnxruntime") is None or find_spec("onnx") is None:
         if engine == "onnx":
             raise ValueError("engine 'onnx' needs ONNX Runtime: pip install 'mchindex[fast]'")
         return plain
-    size = part.backbone.size
+    size = network.backbone.size
     sample = np.random.default_rng(0).integers(0, 256, (2, 3, size, size), np.uint8)
     try:
-        fast = _OnnxRunner(part)
+        fast = _OnnxRunner(network)
         ours, theirs = fast(sample), plain(sample)
-    except Exception as error:  # what a user's network may do, ONNX may not be able to
+    except Exception as error:  # ONNX cannot express everything that a network may do
         if engine == "onnx":
             raise ValueError(f"ONNX Runtime cannot run this backbone: {error}") from error
         warnings.warn("ONNX Runtime cannot run this backbone: torch is used", stacklevel=3)

@@ -1,8 +1,8 @@
-"""What a base hashing method is: it is fitted to features, and gives any features a code.
+"""The base class of hashing methods: fitted to features, a method turns features into codes.
 
-A code has `bits` signs. `distance` is Hamming's between codes, or a relaxation of it between
-real vectors; `pair_loss` says what a distance costs a similar and a dissimilar pair, and is what
-the agent's reward is made of.
+A code is a vector of `bits` signs. Distances are Hamming distances between codes, or a relaxation
+of them between real vectors. `pair_loss` says what a distance costs a similar and a dissimilar
+pair; the agent's reward is computed from it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mchindex.models.settings import Settings
 from mchindex.models.views import Views, similar
 from mchindex.progress import Progress, silent
 
-Packed = NDArray[np.uint8]  # (n, bits // 8), as np.packbits makes them
+Packed = NDArray[np.uint8]  # (n, bits // 8), as np.packbits packs them
 
 
 def sign(x: Tensor) -> Tensor:
-    """+1 where x > 0, else -1: zero has a side too, or distances come in halves."""
+    """+1 where x > 0, else -1. Zero becomes -1: a sign of 0 would make distances of one half."""
     return torch.where(x > 0, 1.0, -1.0).to(x.dtype)
 
 
@@ -38,7 +38,7 @@ def unpack(codes: Packed) -> Tensor:
 
 
 def distances(a: Tensor, b: Tensor) -> Tensor:
-    """Hamming distances of signs, (n, bits) and (m, bits) -> (n, m); exact in float32."""
+    """Hamming distances between signs, (n, bits) and (m, bits) -> (n, m); exact in float32."""
     return (a.shape[-1] - a @ b.mT) / 2
 
 
@@ -49,13 +49,16 @@ def check_bits(bits: int) -> int:
 
 
 class HashMethod(nn.Module, ABC):
-    """A hashing method over features of `dim` numbers."""
+    """A hashing method for features of `dim` numbers.
+
+    A subclass sets `name` and defines `fit` and `last`. Its learnt values are parameters or
+    buffers, so that they are saved with the model.
+    """
 
     name: ClassVar[str]
-    supervised: ClassVar[bool] = True
     settings_type: ClassVar[type[Settings]] = Settings
 
-    # Pair weights of the training set, set by `fit`: similar, dissimilar.
+    # The weights of similar and dissimilar pairs in the loss; `fit` sets them.
     weights: Tensor
 
     def __init__(self, dim: int, bits: int, settings: Settings | None = None) -> None:
@@ -72,19 +75,26 @@ class HashMethod(nn.Module, ABC):
         progress: Progress = silent,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Learns from the training images; the same seed gives the same weights."""
+        """Learns from the training images. The same seed gives the same weights.
+
+        A method that takes long saves its state to the checkpoint now and then, and resumes from
+        the state found there.
+        """
 
     def features(self, x: Tensor) -> Tensor:
-        """(n, dim) features -> what the last layer reads: the f(x) of the agent's state."""
+        """(n, dim) features -> (n, feature_dim), the input of the last layer.
+
+        It is the f(x) of the agent's state.
+        """
         return x
 
     @abstractmethod
     def last(self, f: Tensor) -> Tensor:
-        """(n, feature_dim) of `features` -> (n, bits) real numbers, whose signs are the code."""
+        """(n, feature_dim) from `features` -> (n, bits) real numbers, whose signs are the code."""
 
     @property
     def feature_dim(self) -> int:
-        """How many numbers `features` gives."""
+        """How many numbers per image `features` returns."""
         return self.dim
 
     def project(self, x: Tensor) -> Tensor:
@@ -101,27 +111,34 @@ class HashMethod(nn.Module, ABC):
         return f, sign(self.last(f))
 
     def pair_loss(self, d: Tensor, s: Tensor) -> Tensor:
-        """What distance d costs a similar (s true) or dissimilar pair, unweighted.
+        """The loss, without weights, of pairs at distance d that are similar (s true) or not.
 
-        Unsupervised methods have no loss of their own: for them, the squared error of KSH.
+        A method that has no loss of its own uses the squared error of KSH.
         """
         return squared_pair_loss(d, s, self.bits)
 
     def pair_weight(self, a: Tensor, b: Tensor) -> Tensor:
-        """The weights w_ij of pairs by their labels: (n, classes) and (m, classes) -> (n, m)."""
+        """The weights of pairs in the loss: labels (n, classes) and (m, classes) -> (n, m)."""
         similar_weight, dissimilar_weight = self.weights.unbind()
         return torch.where(similar(a, b), similar_weight, dissimilar_weight)
 
 
 def squared_pair_loss(d: Tensor, s: Tensor, bits: int, dissimilar: float = -1.0) -> Tensor:
-    """(ip / bits - target)², the target 1 for similar pairs: an inner product is bits - 2d."""
+    """(inner product / bits - target)², where the inner product of codes is bits - 2d.
+
+    The target is 1 for similar pairs and `dissimilar` for the others.
+    """
     target = torch.where(s, 1.0, dissimilar)
     return (1 - 2 * d / bits - target) ** 2
 
 
 class Checkpoint(Protocol):
-    """Where a long fit leaves its state, so that an interrupted one goes on."""
+    """Where a long fit saves its state, so that an interrupted one can resume."""
 
-    def load(self) -> dict[str, Any] | None: ...
+    def load(self) -> dict[str, Any] | None:
+        """The last state saved, or None."""
+        ...
 
-    def save(self, state: dict[str, Any]) -> None: ...
+    def save(self, state: dict[str, Any]) -> None:
+        """Saves a state; it may skip one that follows the last too closely."""
+        ...

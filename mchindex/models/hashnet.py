@@ -1,6 +1,6 @@
-"""HashNet (Cao, Long, Wang, Yu, ICCV 2017): weighted logistic loss, signs reached by continuation.
+"""HashNet (Cao, Long, Wang, Yu, ICCV 2017): a weighted logistic loss, and signs by continuation.
 
-u = tanh(βz), and β grows while training goes on, so that u ends near ±1 without a regulariser.
+u = tanh(βz), where β grows during training, so that u ends near ±1 without a regulariser.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mchindex.models.deep import DeepSettings, PairwiseHash
 
 @dataclass(frozen=True)
 class HashNetSettings(DeepSettings):
-    alpha: float = 10.0  # over the bits: how steep the logistic is in the inner product
+    alpha: float = 10.0  # slope of the logistic function in (inner product / bits)
     growth: float = 0.005  # β = sqrt(1 + growth * step)
 
 

@@ -1,7 +1,8 @@
 """Iterative quantisation (Gong, Lazebnik, Gordo, Perronnin, TPAMI 2013).
 
-The features on their principal axes, V (n, bits), are rotated by the R that brings them nearest
-to the corners of the cube: in turn B = sign(VR), and R the orthogonal matrix nearest to BᵀV.
+The features are projected to their principal axes, V (n, bits), and rotated by the R that brings
+them nearest to the corners of the cube. Two steps alternate: B = sign(VR), and R becomes the
+orthogonal matrix that maximises trace(BᵀVR).
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class ITQ(LinearHash):
 
 
 def improve_rotation(v: Tensor, rotation: Tensor) -> tuple[Tensor, float]:
-    """One round, and the mean squared quantisation error before it."""
+    """The next rotation, and the mean squared quantisation error of the given one."""
     turned = v @ rotation
     b = sign(turned)
     error = float(((b - turned) ** 2).mean())
     left, _, right = torch.linalg.svd((b.T @ v).double())
-    # BᵀV = L diag R', and the rotation that maximises trace(Bᵀ V R) is R'ᵀ Lᵀ.
+    # With the SVD BᵀV = L D R', the orthogonal matrix that maximises trace(BᵀVR) is R'ᵀLᵀ.
     return (right.T @ left.T).to(v.dtype), error

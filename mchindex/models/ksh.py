@@ -1,9 +1,10 @@
 """Supervised hashing with kernels (Liu, Wang, Ji, Jiang, Chang, CVPR 2012).
 
-Codes are sign(k(x) A), where k(x) compares x with m anchors. The code inner products are to fit
-bits * S (S = ±1, pairs of labelled samples): greedily, a column of A at a time, each fitting the
-residue that the ones before it have left. A column starts as the top eigenvector of the problem
-without the sign, and is refined by gradient with the sign softened to a sigmoid.
+Codes are sign(k(x) A), where k(x) compares x with m anchors. A is fitted so that the inner products
+of codes approximate bits * S, where S = ±1 for pairs of labelled samples: greedily, one column at a
+time, each fitted to the residue that the previous columns leave. A column starts as the top
+eigenvector of the problem without the sign, and is refined by gradient descent with a sigmoid in
+place of the sign.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from mchindex.progress import Progress, Step, silent
 @dataclass(frozen=True)
 class KSHSettings(Settings):
     anchors: int = 300
-    labelled: int = 2000  # samples whose pairs are fitted
-    steps: int = 500  # of gradient a bit, at most
-    tolerance: float = 1e-2  # relative change at which a bit is done
-    ridge: float = 1e-4  # on KᵀK, relative to its mean diagonal
-    crop_share: float = 0.0  # how many of the labelled samples are crops
+    labelled: int = 2000  # training samples whose pairs are fitted
+    steps: int = 500  # of gradient descent per bit, at most
+    tolerance: float = 1e-2  # the descent stops at a smaller relative change
+    ridge: float = 1e-4  # added to the diagonal of KᵀK, relative to its mean
+    crop_share: float = 0.0  # share of the labelled samples that are crops
 
 
 class KSH(HashMethod):
@@ -35,7 +36,7 @@ class KSH(HashMethod):
     settings_type = KSHSettings
     anchors: Tensor  # (m, dim)
     width: Tensor  # mean squared distance to the anchors
-    centre: Tensor  # (m,) means of the kernel's columns
+    centre: Tensor  # (m,) means of the kernel over the training samples
     map: Tensor  # (m, bits)
 
     def __init__(self, dim: int, bits: int, settings: Settings | None = None) -> None:
@@ -47,7 +48,7 @@ class KSH(HashMethod):
         self.register_buffer("map", torch.zeros(m, bits))
 
     def features(self, x: Tensor) -> Tensor:
-        """(n, dim) -> (n, m): the kernel, centred by the training samples' means."""
+        """(n, dim) -> (n, m): the kernel, less its mean over the training samples."""
         squares = torch.cdist(x, self.anchors) ** 2
         return torch.exp(-squares / (2 * self.width)) - self.centre
 
@@ -86,7 +87,7 @@ class KSH(HashMethod):
         self.width.copy_((torch.cdist(x, self.anchors) ** 2).mean())
         self.centre.zero_()
         self.centre.copy_(self.features(x).mean(0))
-        labels = data.shown(rows, view).to(device)
+        labels = data.view_labels(rows, view).to(device)
         fit = GreedyFit(
             self.features(x).double(), similar(labels, labels), self.bits, settings.ridge
         )
@@ -97,14 +98,14 @@ class KSH(HashMethod):
 
 
 class GreedyFit:
-    """Columns fitted one after the other; `objective` is |residue|² a pair, and never rises."""
+    """Fits columns one after the other. `objective`, the mean squared residue, never rises."""
 
     def __init__(self, kernel: Tensor, s: Tensor, bits: int, ridge: float) -> None:
         self.kernel = kernel  # (n, m)
         self.residue = bits * torch.where(s, 1.0, -1.0).to(kernel)
         gram = kernel.T @ kernel
         gram.diagonal().add_(ridge * float(gram.diagonal().mean()) + 1e-12)
-        # The generalised problem KᵀRK a = λ KᵀK a becomes an ordinary one in Lᵀa, KᵀK = LLᵀ.
+        # With KᵀK = LLᵀ, the generalised problem KᵀRK a = λ KᵀK a is an ordinary one in Lᵀa.
         self.factor = torch.linalg.cholesky(gram)
 
     @property
@@ -112,14 +113,14 @@ class GreedyFit:
         return float((self.residue**2).mean())
 
     def next_column(self, steps: int, tolerance: float) -> Tensor:
-        """The column (m,) that fits the residue best, which is then left without it."""
+        """The column (m,) that fits the residue best; its contribution is then subtracted."""
         start = self._relaxed()
         refined = self._refined(start, steps, tolerance)
         column = max((start, refined), key=lambda a: self._agreement(sign(self.kernel @ a)))
         b = sign(self.kernel @ column)
         if self._agreement(b) * 2 < len(b) ** 2:
-            # |R - bbᵀ|² = |R|² - 2 bᵀRb + n²: there is nothing left that a bit could fit. Codes
-            # have all their bits, so it is taken, and the residue left as it is.
+            # |R - bbᵀ|² = |R|² - 2 bᵀRb + n²: subtracting this column would raise the objective.
+            # A code has all its bits, so the column is used, but the residue stays as it is.
             return column
         self.residue -= torch.outer(b, b)
         return column
@@ -138,7 +139,7 @@ class GreedyFit:
         return scaled
 
     def _refined(self, start: Tensor, steps: int, tolerance: float) -> Tensor:
-        """Nesterov's descent on -yᵀRy, y = 2 sigmoid(Ka) - 1, the step found by backtracking."""
+        """Nesterov's descent on -yᵀRy, where y = 2 sigmoid(Ka) - 1, with backtracking steps."""
 
         def cost(a: Tensor) -> tuple[float, Tensor]:
             y = 2 * torch.sigmoid(self.kernel @ a) - 1

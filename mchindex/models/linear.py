@@ -1,4 +1,4 @@
-"""Codes that are the signs of a linear map of centred features."""
+"""Codes from a linear map: the signs of projected, centred features."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from mchindex.models.views import Views
 
 
 class LinearHash(HashMethod):
-    """sign((x - mean) W). Its mapping is learnt without labels."""
+    """Codes sign((x - mean) W), where W is found without labels."""
 
-    supervised = False
     mean: Tensor  # (dim,)
     map: Tensor  # (dim, bits)
 
@@ -27,7 +26,7 @@ class LinearHash(HashMethod):
 
 
 def whole_images(data: Views, batch: int = 1024) -> Tensor:
-    """The features of all whole training images, (n, dim)."""
+    """The features of the whole training images, (n, dim)."""
     rows = torch.arange(len(data))
     with torch.no_grad():
         return torch.cat([data.batch(part) for part in rows.split(batch)])
@@ -37,8 +36,8 @@ def principal_axes(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The mean of the rows and the `count` axes along which they vary most, (dim, count)."""
     if min(x.shape[1], len(x) - 1) < count:
         raise ValueError(
-            f"{count} bits need as many principal axes, but there are {len(x)} training images "
-            f"of {x.shape[1]} features"
+            f"{count} bits need {count} principal axes, which {len(x)} training images of "
+            f"{x.shape[1]} features do not have: use fewer bits or more images"
         )
     mean = x.mean(0)
     centred = (x - mean).double()
@@ -47,7 +46,7 @@ def principal_axes(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def random_rotation(bits: int, seed: int) -> Tensor:
-    """An orthogonal matrix drawn evenly: Q of a Gaussian's QR, signs settled by R's diagonal."""
+    """A uniformly distributed orthogonal matrix: Q of a Gaussian, signs from R's diagonal."""
     gauss = torch.randn(bits, bits, generator=torch.Generator().manual_seed(seed))
     q, r = torch.linalg.qr(gauss.double())
     rotation: Tensor = (q * torch.sign(torch.diagonal(r))).float()

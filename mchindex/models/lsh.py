@@ -15,7 +15,7 @@ from mchindex.progress import Progress, silent
 
 @dataclass(frozen=True)
 class LSHSettings(Settings):
-    centre: bool = True  # false: hyperplanes through the origin, poor on features that are >= 0
+    centre: bool = True  # False: hyperplanes through the origin, poor for features >= 0
 
 
 class LSH(LinearHash):

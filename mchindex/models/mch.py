@@ -1,11 +1,10 @@
-"""The whole model: backbone, hashing method and policy. It gives each image its codes."""
+"""The whole model, which turns images into codes: a backbone, a hashing method and a policy."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -22,35 +21,40 @@ from torch import Tensor, nn
 
 from mchindex.catalogue import find, names
 from mchindex.errors import ModelError
+from mchindex.files import write_file
 from mchindex.images import Source, read_picture
-from mchindex.models.backbones import Backbone, create_backbone
+from mchindex.models.backbones import BACKBONES, Backbone, Wrapped, create_backbone
 from mchindex.models.extract import Engine, Extractor, Job, Mode, choose_device
 from mchindex.models.hashing import HashMethod, Packed, pack
-from mchindex.models.methods import create_method
+from mchindex.models.methods import METHODS, create_method
 from mchindex.models.policy import Policy
 from mchindex.models.region_codes import Encoded, RegionCodes, check_budget, check_xi
+from mchindex.models.registry import Registry, built_in, not_registered, origin
 from mchindex.regions import WHOLE, Layout, in_pixels, read_layout
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-ROWS = 4096  # rows of features at a time
+ROWS = 4096  # rows of features per pass
+# In config.json for people and for messages; codes do not depend on them.
+ASIDE = ("about", "plugins", "fingerprint")
 
 
 @dataclass
 class MCHModel:
-    """`encode` for images that are stored, `encode_query` for those that are looked for."""
+    """Turns images into codes: `encode` for images to store, `encode_query` for queries."""
 
     backbone: Backbone
     method: HashMethod
-    policy: Policy | None  # None: one code an image
-    sigma: float = 0.5  # a region's side over the image's
-    xi: float = 0.5  # the probability from which on a region is kept
-    mode: Mode = "crops"
+    policy: Policy | None  # None: one code per image
+    sigma: float = 0.5  # side of a region, as a share of the image's
+    xi: float = 0.5  # regions with at least this probability are kept
+    mode: Mode = "crops"  # how features of regions are computed, see `Extractor`
     device: torch.device = field(default_factory=choose_device)
     engine: Engine = "auto"
     about: dict[str, Any] = field(default_factory=dict)  # how it was trained, for people
-    pretrained: bool = False  # the backbone's weights are those that come beside it
-    layout_name: str = "corners"  # of the regions, as `read_layout` takes it
+    # Whether the backbone has its pretrained weights; these are not saved with the model.
+    pretrained: bool = False
+    layout_name: str = "corners"  # the regions of an image, as `read_layout` names them
 
     def __post_init__(self) -> None:
         check_xi(self.xi)
@@ -62,63 +66,78 @@ class MCHModel:
 
     @property
     def bits(self) -> int:
+        """The length of a code."""
         return self.method.bits
 
     @property
     def least(self) -> int:
-        """Pixels a side that a picture needs for no region to be enlarged.
+        """The side in pixels that a picture needs so that no region has to be enlarged.
 
-        JPEG files are decoded at a half, a quarter or an eighth of their size where that leaves as
-        much. The same picture given as an array, decoded whole, may differ in a bit or two.
+        JPEG files are decoded at a half, a quarter or an eighth of their size as long as this
+        remains. The codes of the same picture given as an array may differ in a bit or two.
         """
         sides = self.layout.array() if self.mode == "crops" else np.array([WHOLE])
         return math.ceil(self.backbone.size / float((sides[:, 2:] - sides[:, :2]).min()))
 
     @property
     def extractor(self) -> Extractor:
+        """Computes features with the model's backbone; made when it is first needed."""
         if self._extractor is None:
             self._extractor = Extractor(self.backbone, self.mode, self.device, self.engine)
         return self._extractor
 
     def encode(self, images: Iterable[Source]) -> Encoded:
-        """The codes to store: the whole image's, and those of the regions that the policy keeps."""
-        return self.choose(self.regions_of(self._features(images, self.layout.array())))
+        """The codes to store: those of the whole images and of the regions that the policy keeps.
+
+        Raises ImageError for an image that cannot be read.
+        """
+        return self.choose(self._all_regions(images))
 
     def encode_query(
         self, images: Iterable[Source], region: Sequence[float] | None = None
     ) -> Packed:
-        """The whole images' codes, (n, bits // 8)."""
-        if region is not None:
-            images = [_cut(image, region) for image in images]
-        features = self._features(images, np.array([WHOLE]))
+        """The codes of whole images, or of a part of each, (n, bits // 8).
+
+        `region` is a box (x0, y0, x1, y1) in pixels of the upright picture at its full size. Raises
+        ImageError for an image that cannot be read, and ValueError for a region that is not within
+        the picture.
+        """
+        features = self._features(images, np.array([WHOLE]), region)
         return self.codes_of(torch.from_numpy(features[:, 0]))
 
     def with_codes(self, codes: float, images: Iterable[Source]) -> MCHModel:
-        """The same model with the xi at which images like these have so many codes on average."""
+        """The same model, with xi set so that images like these have `codes` codes on average.
+
+        Give some hundreds of images. Raises ValueError if there are none, or if no xi can give that
+        many codes.
+        """
         self.check_codes(codes)
-        found = self.regions_of(self._features(images, self.layout.array()))
-        if not len(found.codes):
-            raise ValueError("give at least one image, better some hundreds: xi is set by them")
-        return replace(self, xi=found.xi_for(codes))
+        regions = self._all_regions(images)
+        if not len(regions.codes):
+            raise ValueError("xi is set from images: give at least one, better some hundreds")
+        return replace(self, xi=regions.xi_for(codes))
 
     def check_codes(self, codes: float) -> None:
-        """Raises where no xi gives so many codes an image."""
+        """Raises ValueError if no xi gives this many codes per image."""
         if self.policy is None:
-            raise ValueError("a model without a policy stores one code an image")
+            raise ValueError("a model without a policy stores one code per image")
         check_budget(codes, self.layout)
 
-    def choose(self, found: RegionCodes) -> Encoded:
-        """Keeps what the policy gives a probability of at least xi, and the whole image always."""
-        return found.chosen(found.kept(self.xi))
+    def choose(self, regions: RegionCodes) -> Encoded:
+        """Keeps the whole image and the regions with a probability of at least xi."""
+        return regions.chosen(regions.kept(self.xi))
 
     def codes_of(self, features: Tensor) -> Packed:
-        """(n, dim) features of whole images -> their codes, packed."""
+        """The packed codes of (n, dim) features."""
         with torch.inference_mode():
             parts = [pack(self.method.codes(self._float(x))) for x in features.split(ROWS)]
         return np.concatenate(parts) if parts else np.empty((0, self.bits // 8), np.uint8)
 
     def regions_of(self, features: NDArray[np.float16]) -> RegionCodes:
-        """(n, regions, dim) features, the whole image first -> every region's code and keeping."""
+        """The code and the probability of keeping of every region.
+
+        `features` is (n, regions, dim), the whole image first.
+        """
         n, regions, _ = features.shape
         codes = np.empty((n, regions, self.bits // 8), np.uint8)
         keep = np.zeros((n, regions), np.float32)
@@ -144,25 +163,37 @@ class MCHModel:
     def _float(self, x: Tensor) -> Tensor:
         return x.to(self.device, torch.float32)
 
-    def _features(self, images: Iterable[Source], boxes: NDArray[np.float64]) -> Any:
+    def _all_regions(self, images: Iterable[Source]) -> RegionCodes:
+        return self.regions_of(self._features(images, self.layout.array()))
+
+    def _features(
+        self,
+        images: Iterable[Source],
+        boxes: NDArray[np.float64],
+        region: Sequence[float] | None = None,
+    ) -> NDArray[np.float16]:
         if isinstance(images, (str, bytes, PathLike, Image.Image)):
             raise TypeError("pass a list of images: [image] for one")
 
         def load(source: Source) -> Job:
-            return read_picture(source, self.least).image, boxes
+            if region is None:
+                return read_picture(source, self.least).image, boxes
+            # The part may be small, so the picture is decoded at its full size.
+            return cut_out(read_picture(source).image, region), boxes
 
-        parts = [part.features for part in self.extractor.stream(images, load, len(boxes))]
-        empty = np.empty((0, len(boxes), self.backbone.dim), np.float16)
-        return np.concatenate([empty, *parts])
+        return self.extractor.collect(images, load, len(boxes))
 
     @property
     def fingerprint(self) -> str:
-        """Of all that decides about codes: two models with the same one give the same codes."""
-        config = {k: v for k, v in self.config().items() if k not in ("about", "fingerprint")}
+        """A hash of everything that codes depend on: models that share it give the same codes."""
+        config = {name: value for name, value in self.config().items() if name not in ASIDE}
         return digest(config, self._tensors(everything=True))
 
     def config(self) -> dict[str, Any]:
-        return {
+        """What config.json holds, except for the fingerprint."""
+        own = {"backbone": type(self.backbone), "method": type(self.method)}
+        plugins = {part: origin(kind) for part, kind in own.items() if not built_in(kind)}
+        config = {
             "format": FORMAT,
             "backbone": {**self.backbone.identity, "pretrained": self.pretrained},
             "regions": self.mode,
@@ -175,6 +206,7 @@ class MCHModel:
             "xi": self.xi,
             "about": self.about,
         }
+        return config | {"plugins": plugins} if plugins else config
 
     def _tensors(self, everything: bool = False) -> dict[str, Tensor]:
         modules: dict[str, nn.Module | None] = {"method": self.method, "policy": self.policy}
@@ -188,14 +220,13 @@ class MCHModel:
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a directory of config.json and model.safetensors; what was there is replaced."""
+        """Writes config.json and model.safetensors to a directory, replacing those it has."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         config = self.config() | {"fingerprint": self.fingerprint}
         weights = save({name: _half(tensor) for name, tensor in self._tensors().items()})
-        _replace(folder / WEIGHTS, lambda file: file.write_bytes(weights))
-        text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
-        _replace(folder / CONFIG, lambda file: file.write_text(text, "utf-8"))
+        write_file(folder / WEIGHTS, weights)
+        write_file(folder / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(
@@ -208,20 +239,22 @@ class MCHModel:
         engine: Engine = "auto",
         backbone: Backbone | None = None,
     ) -> MCHModel:
-        """Reads a model that ships, by its name, or a directory; sigma and xi may be others.
+        """Loads a model: a shipped one by its name, or one from its directory.
 
-        `backbone` is for a model on a network of the user's own (`Wrapped`).
+        `sigma` and `xi` replace the model's own. `backbone` is for a model that was saved with a
+        `Wrapped` one. Raises ModelError for a directory that holds no usable model, and for a model
+        whose backbone or method is not registered.
         """
         folder = find(path)
         config, tensors = _read(folder)
         where = choose_device(device)
         try:
-            model = cls._built(config, tensors, where, engine, backbone)
+            model = cls._from_config(config, tensors, where, engine, backbone)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise ModelError(f"{folder} does not hold a usable model: {error}") from error
         if model.fingerprint != config.get("fingerprint"):
             raise ModelError(
-                f"{folder} is damaged: its weights or settings are not those that were saved"
+                f"{folder} is damaged: its weights or settings differ from those that were saved"
             )
         return replace(
             model,
@@ -230,7 +263,7 @@ class MCHModel:
         )
 
     @classmethod
-    def _built(
+    def _from_config(
         cls,
         config: Mapping[str, Any],
         tensors: Mapping[str, Tensor],
@@ -243,11 +276,16 @@ class MCHModel:
             return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
 
         body, pretrained = config["backbone"], bool(config["backbone"]["pretrained"])
+        plugins = config.get("plugins", {})
         if backbone is None:
+            if body["name"] == Wrapped.name:
+                raise ValueError("it was saved with a Wrapped backbone: pass it, load(backbone=…)")
+            _check_known(BACKBONES, body["name"], plugins)
             weights = "pretrained" if pretrained else None
             backbone = create_backbone(body["name"], body["size"], weights)
         if not pretrained:
             backbone.load_state_dict(part("backbone"))
+        _check_known(METHODS, config["method"], plugins)
         method = create_method(config["method"], backbone.dim, config["bits"], config["settings"])
         method.load_state_dict(part("method"))
         policy = None
@@ -269,19 +307,26 @@ class MCHModel:
         )
 
 
-def _cut(source: Source, region: Sequence[float]) -> Image.Image:
-    """The part of an image that a box in pixels of the whole picture names."""
-    image, size = read_picture(source)
+def cut_out(image: Image.Image, region: Sequence[float]) -> Image.Image:
+    """The part of a picture within a box (x0, y0, x1, y1) in pixels.
+
+    Raises ValueError for a box that is not within the picture.
+    """
     if len(region) != 4:
-        raise ValueError("a region is a box (x0, y0, x1, y1) in pixels")
+        raise ValueError(f"a region is a box (x0, y0, x1, y1) in pixels, not {tuple(region)}")
     x0, y0, x1, y1 = region
-    width, height = size
+    width, height = image.size
     if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
         raise ValueError(
-            f"the region {tuple(region)} does not lie within the picture of {width} x {height}"
+            f"the region {tuple(region)} is not within the picture of {width} x {height} pixels"
         )
     box = (x0 / width, y0 / height, x1 / width, y1 / height)
-    return image if box == WHOLE else image.crop(in_pixels(box, *image.size))
+    return image if box == WHOLE else image.crop(in_pixels(box, width, height))
+
+
+def _check_known(registry: Registry[Any], name: Any, plugins: Mapping[str, Any]) -> None:
+    if plugins.get(registry.kind) is not None and name not in registry:
+        raise ModelError(not_registered(registry.kind, name, plugins[registry.kind]))
 
 
 def digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -295,21 +340,11 @@ def digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 
 def _half(tensor: Tensor) -> Tensor:
-    """In half the space where that loses nothing."""
+    """The tensor in half precision if that loses nothing, otherwise as it is."""
     if tensor.dtype != torch.float32:
         return tensor
     half = tensor.half()
     return half if torch.equal(half.float(), tensor) else tensor
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Writes a file beside its place and moves it there, so that no half of it is ever read."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(new)
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -327,6 +362,3 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return config, load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder / WEIGHTS} cannot be read: {error}") from error
-
-
-__all__: Sequence[str] = ["Encoded", "MCHModel", "ModelError", "RegionCodes"]

@@ -1,7 +1,7 @@
 """Maximum-margin Hamming hashing (Kang, Cao, Long, Wang, Yu, ICCV 2019).
 
-Distances within the ball of radius H cost a similar pair nothing and a dissimilar one no more than
-at its rim: noise inside the ball is tolerated, and so the agent's reward is 0 in there.
+Within the Hamming ball of radius H, the loss of a similar pair is 0 and that of a dissimilar pair
+is constant. Noise inside the ball is tolerated, so the agent's reward is 0 there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mchindex.models.views import Views
 class MMHHSettings(DeepSettings):
     radius: float = 2.0  # H
     quantisation: float = 1e-3  # λ of ‖b - u‖²
-    # Factor on the dissimilar pairs' weight: their loss is so flat that at 1 all codes become one.
+    # Factor on the weight of dissimilar pairs. Their loss is flat: at 1, all codes become equal.
     dissimilar: float = 6.0
 
 

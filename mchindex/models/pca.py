@@ -1,4 +1,4 @@
-"""PCA and a random rotation: the plain baseline on pretrained features (arXiv 2509.14427)."""
+"""PCA and a random rotation, a simple baseline on pretrained features (arXiv 2509.14427)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The agent's policy: which regions' codes an image keeps.
+"""The agent's policy, which decides which regions' codes an image keeps.
 
-The state of a region is [f(x); f(x*); b; b*]: the features that the hash layer reads, and the
-codes, of the whole image and of the region. Five fully connected layers turn it into the
-probabilities of two actions, 0 = discard and 1 = keep.
+The state of a region is [f(x); f(x*); b; b*]: the inputs of the hash layer and the codes, of the
+whole image and of the region. Five fully connected layers turn it into the probabilities of two
+actions, 0 = discard and 1 = keep.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ LAYERS = 5
 
 
 class Policy(nn.Module):
+    """A network from states to the probabilities of discarding and keeping a region."""
+
     mean: Tensor
     std: Tensor
 
@@ -32,7 +34,7 @@ class Policy(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(width, 2))
 
     def fit_scale(self, features: Tensor) -> None:
-        """Takes over the scale of whole images' features, so that the state has one of its own."""
+        """Sets the scale by which features are normalised, from those of whole images."""
         self.mean.copy_(features.mean(0))
         self.std.copy_(features.std(0, correction=0).clamp(min=1e-3 + 0.1 * float(features.std())))
 

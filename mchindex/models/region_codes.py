@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from mchindex.models.hashing import Packed
 from mchindex.regions import Layout
 
-MOST_CODES = 6  # of an image, the whole image's among them, however many regions a layout has
+MOST_CODES = 6  # per image, including the whole image's, however many regions a layout has
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The codes of n images. An image's equal codes stand once, under their first region."""
+    """The codes to store for n images. Equal codes of an image appear once, under the first."""
 
     codes: Packed  # (m, bits // 8)
-    images: NDArray[np.int64]  # (m,) which image each is of, 0 … n - 1, ascending
-    regions: NDArray[np.int16]  # (m,) number of the region in the model's layout
-    keep: NDArray[np.float32]  # (n, regions) probability of keeping each; the whole image's is 1
-    kept: NDArray[np.int64]  # (n,) regions kept, before equal codes were counted once
+    images: NDArray[np.int64]  # (m,) the image of each code, 0 … n - 1, ascending
+    regions: NDArray[np.int16]  # (m,) the region of each code, as its number in the layout
+    keep: NDArray[np.float32]  # (n, regions) probability of keeping; 1 for the whole image
+    kept: NDArray[np.int64]  # (n,) regions kept, counting equal codes
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -29,15 +29,17 @@ class Encoded:
 
 @dataclass(frozen=True)
 class RegionCodes:
-    """What a model says of every region of n images, before any is chosen."""
+    """The code and the probability of keeping of every region of n images, before any is chosen."""
 
     codes: Packed  # (n, regions, bits // 8)
     keep: NDArray[np.float32]  # (n, regions)
 
     def kept(self, xi: float) -> NDArray[np.bool_]:
-        """(n, regions): those with a probability of at least xi, the likeliest where they are more
-        than MOST_CODES; never those of probability 0, which is what all regions have without a
-        policy."""
+        """(n, regions): the regions with a probability of at least xi.
+
+        If they are more than MOST_CODES, the most probable. A region of probability 0 is never
+        kept; without a policy, all regions but the whole image have it.
+        """
         kept: NDArray[np.bool_] = (self.keep >= xi) & (self.keep > 0)
         if kept.shape[1] > MOST_CODES:
             order = np.argsort(-self.keep, axis=1, kind="stable")
@@ -45,17 +47,16 @@ class RegionCodes:
         return kept
 
     def distinct(self, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """(n, regions): of the kept, those whose code no earlier kept one of the image has."""
+        """(n, regions): the kept regions, without those that repeat the code of an earlier one."""
         return kept & first_of_equals(self.codes, kept)
 
     def xi_for(self, codes: float) -> float:
-        """The xi at which these images come nearest to so many distinct codes each, on average.
+        """The xi at which these images have about `codes` distinct codes each, on average.
 
-        The whole image's code always stands; where all regions together give fewer codes than
-        asked for, all of them are kept.
+        If all regions together have fewer distinct codes, the xi that keeps all of them.
         """
         wanted = codes * len(self.codes)
-        steps = np.unique(self.keep[self.keep > 0])  # what is kept changes at these alone
+        steps = np.unique(self.keep[self.keep > 0])  # the only values at which the choice changes
         low, high = 0, len(steps) - 1
 
         def codes_at(step: int) -> int:
@@ -67,7 +68,7 @@ class RegionCodes:
         return float(steps[min((low, high), key=lambda step: abs(codes_at(step) - wanted))])
 
     def chosen(self, kept: NDArray[np.bool_]) -> Encoded:
-        """Those regions' codes, each image's equal ones once."""
+        """The codes of these regions, without repeated codes of an image."""
         images, regions = np.nonzero(self.distinct(kept))
         return Encoded(
             self.codes[images, regions],
@@ -88,14 +89,14 @@ def first_of_equals(codes: Packed, kept: NDArray[np.bool_]) -> NDArray[np.bool_]
 
 
 def check_budget(codes: float, layout: Layout) -> float:
-    """Codes an image on average, as many as its regions can give."""
+    """Raises ValueError unless images can have this many codes on average."""
     most = min(len(layout), MOST_CODES)
     if not 1 <= codes <= most:
-        raise ValueError(f"codes an image are 1 to {most}, not {codes:g}")
+        raise ValueError(f"the codes per image must be between 1 and {most}, not {codes:g}")
     return codes
 
 
 def check_xi(xi: float) -> float:
     if not 0 <= xi <= 1:
-        raise ValueError(f"xi is a probability, 0 to 1, not {xi}")
+        raise ValueError(f"xi is a probability between 0 and 1, not {xi}")
     return xi

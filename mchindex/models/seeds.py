@@ -1,4 +1,4 @@
-"""Random numbers from a seed, without disturbing those of the caller."""
+"""Random numbers from a seed, without changing the caller's random state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Within it, random numbers come from the seed; outside, as if nothing had been drawn."""
+    """Seeds torch's global generators within the block, and restores them after it."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

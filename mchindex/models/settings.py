@@ -1,4 +1,4 @@
-"""Settings of a method or a training stage: a frozen dataclass whose fields `--set` can change."""
+"""Settings of a hashing method or of a training stage: the fields of a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set of a method. Subclasses add fields; `--set name=value` reaches them."""
+    """The base class of settings. Subclasses add fields with defaults, and check them."""
 
     def updated(self, changes: Mapping[str, Any]) -> Self:
-        """With some fields changed; text is read as the field's type."""
+        """A copy with some fields changed. A value given as text is converted to the field's type.
+
+        Raises ValueError for an unknown name or a value that does not fit.
+        """
         known = get_type_hints(type(self))
         values: dict[str, Any] = {}
         for name, value in changes.items():
@@ -22,15 +25,17 @@ class Settings:
         return replace(self, **values)
 
     def to_json(self) -> dict[str, Any]:
+        """The fields and their values."""
         return asdict(self)
 
     @classmethod
     def names(cls) -> list[str]:
+        """The names of the fields."""
         return [field.name for field in fields(cls)]
 
 
 def read_setting(name: str, value: Any, kind: Any) -> Any:
-    """A value given as text, read as its field's type; of a choice it must be one."""
+    """Converts text to a field's type. Raises ValueError for what the type does not allow."""
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise ValueError(f"{name}={value}: expected one of {', '.join(get_args(kind))}")

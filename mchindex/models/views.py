@@ -1,4 +1,7 @@
-"""Training images as a hashing method sees them: features of several views, and their labels."""
+"""Training images as a hashing method sees them: the features and labels of several views.
+
+A view is the whole image (view 0) or a crop of it.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +12,41 @@ from torch import Tensor
 
 
 class Views(Protocol):
-    """Training images as a method sees them: several views of each, the whole image first."""
+    """n training images, each with the same number of views."""
 
     @property
     def labels(self) -> Tensor:
-        """(n, classes) bool."""
+        """(n, classes) bool: what each image is labelled with."""
         ...
 
     @property
-    def dim(self) -> int: ...
+    def dim(self) -> int:
+        """Features per view."""
+        ...
 
     @property
-    def views(self) -> int: ...
+    def views(self) -> int:
+        """Views per image."""
+        ...
 
     def __len__(self) -> int: ...
 
     def batch(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
-        """(len(rows), dim) float features: of one view, or of one for each row."""
+        """(len(rows), dim) float features; `view` is the same for all rows, or one per row."""
         ...
 
-    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
-        """(len(rows), classes) bool: what these views show, as far as that is known."""
+    def view_labels(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+        """(len(rows), classes) bool: the labels of these views."""
         ...
 
 
 @dataclass(frozen=True)
 class Features:
-    """Views computed beforehand: (n, views, dim), of any float type."""
+    """Views whose features are known."""
 
-    array: Tensor
-    labels: Tensor
-    by_view: Tensor | None = None  # (n, views, classes) bool; None: a crop shows all its image does
+    array: Tensor  # (n, views, dim), of any float type
+    labels: Tensor  # (n, classes) bool
+    by_view: Tensor | None = None  # (n, views, classes) bool; None: a view has its image's labels
 
     @property
     def dim(self) -> int:
@@ -55,10 +62,11 @@ class Features:
     def batch(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
         return self.array[rows.to(self.array.device), view].float()
 
-    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+    def view_labels(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
         return self.labels[rows] if self.by_view is None else self.by_view[rows, view]
 
     def take(self, rows: Tensor) -> Features:
+        """The same views of some of the images."""
         by_view = None if self.by_view is None else self.by_view[rows]
         return Features(self.array[rows], self.labels[rows], by_view)
 
@@ -69,7 +77,11 @@ def similar(a: Tensor, b: Tensor) -> Tensor:
 
 
 def pair_weights(labels: Tensor) -> tuple[float, float]:
-    """S / S1 for similar pairs and S / S0 for dissimilar ones, an image with itself left out."""
+    """The weights S / S1 of similar pairs and S / S0 of dissimilar ones.
+
+    S counts all pairs of different images, S1 the similar and S0 the dissimilar ones. Raises
+    ValueError if there are no similar or no dissimilar pairs.
+    """
     n, ones = len(labels), 0
     for start in range(0, n, 1024):
         ones += int(similar(labels[start : start + 1024], labels).sum())
@@ -77,5 +89,5 @@ def pair_weights(labels: Tensor) -> tuple[float, float]:
     pairs = n * (n - 1)
     if ones == 0 or ones == pairs:
         what = "no two training images share" if ones == 0 else "all training images share"
-        raise ValueError(f"{what} a label: there is nothing to tell apart")
+        raise ValueError(f"{what} a label: there is nothing to learn from")
     return pairs / ones, pairs / (pairs - ones)

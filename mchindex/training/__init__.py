@@ -1,4 +1,4 @@
-"""Training: from labelled images to a model, and what the model is worth."""
+"""Training: from images to a model, and measuring the model."""
 
 from mchindex.errors import TrainingError
 from mchindex.training.measure import Coded, encode_dataset, measure

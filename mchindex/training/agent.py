@@ -1,8 +1,9 @@
-"""The agent's training: which regions of an image are worth a code.
+"""Training the agent, which decides which regions of an image are worth a code.
 
-For image i and region i*, keeping b* brings the reward sum_j (L(d_ij, s_ij) - L(d*_ij, s_ij)) over
-the training images j != i, where d* = min(d(b, b_j), d(b*, b_j)); discarding brings 0. L is the
-base method's pair loss on codes, with its pair weights.
+For image i with code b and one of its regions with code b*, the reward of keeping b* is the sum of
+L(d_ij, s_ij) - L(d*_ij, s_ij) over the training images j != i, where d_ij = d(b, b_j) and
+d*_ij = min(d(b, b_j), d(b*, b_j)). The reward of discarding it is 0. L is the base method's pair
+loss between codes, with its pair weights.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ Optimiser = Literal["adamw", "sgd"]
 
 @dataclass(frozen=True)
 class AgentSettings(Settings):
-    """The tuned settings. `PAPER` has the paper's."""
+    """The agent's settings, with tuned defaults. `PAPER` has those of the paper."""
 
     estimator: Estimator = "exact"
     steps: int = 600
     batch: int = 256
     optimiser: Optimiser = "adamw"
-    lr: float = 1e-3  # the highest, with adamw; constant with sgd
+    lr: float = 1e-3  # with adamw the highest learning rate; with sgd a constant one
     weight_decay: float = 1e-3
     width: int = 256
     dropout: float = 0.5
-    # The scale of rewards. "std": the mean over j, over its standard deviation; "sum": the paper's.
+    # "std": rewards are divided by their standard deviation; "sum": they are not, as in the paper.
     scale: Literal["std", "sum"] = "std"
-    # Rewards are then raised to this power, signs kept: a few far regions must not drown the rest.
+    # Power of the rewards' absolute values: below 1, a few large rewards count for less.
     power: float = 0.5
-    # Added to each reward. The base method knows its training images by heart: there a region
-    # helps less than it will with new images.
+    # Added to each reward. The base method has learnt its training images by heart, so a region
+    # helps less there than it will for new images.
     bonus: float = 0.0
-    # The bonus that leaves this share of the crops worth keeping takes the place of `bonus`.
+    # If set, the bonus is such that this share of the crops has a positive reward.
     worth: float | None = None
-    # Factor on what dissimilar pairs cost. At 1 a region is kept that finds a few more similar
-    # images than chance; more keeps only regions whose buckets are purer.
+    # Factor on the loss of dissimilar pairs. At 1, a region is kept if it finds a few more similar
+    # images than chance would. Above 1, only regions with purer buckets are kept.
     dissimilar: float = 1.0
     validation: float = 0.15  # share of the training images on which the best step is chosen
-    every: int = 50  # steps between two looks at the validation images
+    every: int = 50  # steps between two validations
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("batch", 2), ("width", 1), ("every", 1)):
@@ -76,7 +77,7 @@ PAPER = AgentSettings(
     every=10,
 )
 
-# Chosen on validation parts of training sets.
+# By method; chosen on validation parts of training sets.
 TUNED: dict[str, dict[str, Any]] = {
     "ksh": {"bonus": 0.1},
     "hashnet": {"bonus": 0.3},
@@ -84,10 +85,10 @@ TUNED: dict[str, dict[str, Any]] = {
 }
 
 
-# A net that learnt from scratch knows less: only the surer of its regions are worth keeping.
+# A backbone trained from scratch knows less: only its safer regions are worth keeping.
 SCRATCH: dict[str, Any] = {"bonus": 0.0, "dissimilar": 3.0}
-# Guessed similarities are too few for a reward to say that a region is worth its code, but not
-# which regions are worth more than others.
+# Guessed labels find only some of the similar pairs. The rewards then rank regions well enough, but
+# their sign does not say whether a region is worth its code.
 GUESSED: dict[str, Any] = {"worth": 0.3}
 
 
@@ -97,9 +98,9 @@ def agent_settings(
     scratch: bool = False,
     guessed: bool = False,
 ) -> AgentSettings:
-    """The settings for a method's agent, with some of them changed.
+    """The agent's settings for a base method, with `changes` applied.
 
-    `scratch`: the backbone learnt from the training images alone; `guessed`: labels are.
+    `scratch`: the backbone was trained from scratch; `guessed`: labels are guessed.
     """
     changes = changes or {}
     tuned = GUESSED if guessed else SCRATCH if scratch else TUNED.get(method, {})
@@ -110,13 +111,13 @@ def agent_settings(
 
 @dataclass(frozen=True)
 class Experience:
-    """All that the agent can meet: the states' parts, and the reward of keeping each crop."""
+    """Everything the agent learns from: the parts of all states, and the rewards of keeping."""
 
     f: Tensor  # (n, features) of whole images
     f_region: Tensor  # (n, crops, features)
     b: Tensor  # (n, bits) signs
     b_region: Tensor  # (n, crops, bits)
-    reward: Tensor  # (n, crops) of keeping, the sum over j
+    reward: Tensor  # (n, crops) of keeping each crop
 
     def __len__(self) -> int:
         return len(self.f)
@@ -125,11 +126,11 @@ class Experience:
 def keep_reward(
     method: HashMethod, b: Tensor, b_region: Tensor, codes: Tensor, labels: Tensor, others: Tensor
 ) -> Tensor:
-    """(n,) rewards of keeping: summed over all training images but the image itself.
+    """(n,) the rewards of keeping one region of each of n images.
 
-    `b`, `b_region` (n, bits) and `labels` (n, classes) are of the images; `codes` (m, bits) and
-    `others` (m, classes) of all training images. An image's pair with itself must count nothing:
-    pass `codes` and `others` without it, or use `gather`, which sees to it.
+    `b` (n, bits) and `labels` (n, classes) are the images' codes and labels, `b_region` (n, bits)
+    the regions' codes; `codes` (m, bits) and `others` (m, classes) are the codes and labels of the
+    training images to sum over. They must not include the image itself; `gather` excludes it.
     """
     s = similar(labels, others)
     weight = method.pair_weight(labels, others)
@@ -144,7 +145,7 @@ def gather(
 ) -> Experience:
     """The states and rewards of all crops of all training images.
 
-    `dissimilar` is a factor on the loss of dissimilar pairs; the paper's reward has 1.
+    `dissimilar` is a factor on the loss of dissimilar pairs; it is 1 in the paper.
     """
     if data.views < 2:
         raise ValueError("the agent learns from crops: compute features with at least one crop")
@@ -152,7 +153,7 @@ def gather(
     device = method.weights.device
     n, crops = len(data), data.views - 1
     labels = data.labels.to(device)
-    # Distances between codes are whole numbers, so the loss is a table: [dissimilar | similar].
+    # Distances are whole numbers, so the loss fits in a table: [dissimilar | similar].
     d = torch.arange(method.bits + 1, device=device, dtype=torch.float32)
     table = torch.cat(
         [
@@ -187,20 +188,20 @@ def gather(
 
 
 def scaled(reward: Tensor, settings: AgentSettings) -> Tensor:
-    """Rewards as the policy is trained on them."""
+    """The rewards that the policy is trained on."""
     if settings.scale == "std":
         reward = reward / reward.std(correction=0).clamp(min=1e-12)
     reward = reward.sign() * reward.abs() ** settings.power
     if settings.worth is None:
         return reward + settings.bonus
-    # As NumPy does it: torch.quantile takes no more than 16 million numbers.
+    # NumPy's, because torch.quantile takes at most 16 million numbers.
     return reward - float(np.quantile(reward.cpu().numpy(), 1 - settings.worth))
 
 
 def policy_loss(probabilities: Tensor, reward: Tensor, estimator: Estimator) -> Tensor:
-    """What is minimised: minus the expected reward, or REINFORCE's estimate of its gradient.
+    """The loss to minimise: the negative expected reward, or REINFORCE's estimate of it.
 
-    With one step, and nothing gained by discarding, the expectation is that of π(keep) R itself.
+    An episode has one step and discarding has reward 0, so the expected reward is π(keep) R.
     """
     if estimator == "exact":
         return -(probabilities[:, KEEP] * reward).mean()
@@ -217,7 +218,11 @@ def train_agent(
     progress: Progress = silent,
     checkpoint: Checkpoint | None = None,
 ) -> tuple[Policy, list[dict[str, float]]]:
-    """The policy at its best step by the reward obtained on validation images, and the curve."""
+    """Returns the policy at its best step, by the reward on validation images, and the curve.
+
+    The curve has a point per validation. Raises ValueError if there are no crops, or fewer than two
+    images.
+    """
     experience = gather(method, data, progress, settings.dissimilar)
     device = experience.f.device
     reward = scaled(experience.reward, settings)
@@ -233,14 +238,14 @@ def train_agent(
         curve: list[dict[str, float]] = []
         best: dict[str, Tensor] = {}
         first = 0
-        if checkpoint and (left := checkpoint.load()):
-            policy.load_state_dict(left["policy"])
-            optimiser.load_state_dict(left["optimiser"])
-            schedule.load_state_dict(left["schedule"])
-            curve, best, first = left["curve"], left["best"], left["step"]
+        if checkpoint and (state := checkpoint.load()):
+            policy.load_state_dict(state["policy"])
+            optimiser.load_state_dict(state["optimiser"])
+            schedule.load_state_dict(state["schedule"])
+            curve, best, first = state["curve"], state["best"], state["step"]
         gained = 0.0
         for block in range(first, settings.steps, settings.every):
-            # Each block draws from a seed of its own, so that it can be taken up again here.
+            # Each block has its own seed, so that a training can resume here.
             torch.manual_seed(seed * 100_003 + block)
             policy.train()
             size = min(settings.every, settings.steps - block)
@@ -295,7 +300,7 @@ def _optimiser(policy: Policy, settings: AgentSettings) -> tuple[Any, Any]:
 
 @torch.inference_mode()
 def _validate(policy: Policy, e: Experience, reward: Tensor, rows: Tensor) -> dict[str, float]:
-    """The reward obtained by keeping what has a probability of one half or more."""
+    """The mean reward of keeping what has a probability of one half or more, and its bound."""
     policy.eval()
     kept = torch.stack(
         [

@@ -1,7 +1,7 @@
-"""A backbone's training from scratch, on the labels themselves.
+"""Training a backbone from scratch, as a classifier of the images' labels.
 
-A small net that has seen nothing learns features fastest by naming what is in the pictures; any
-hashing method can then be fitted to them.
+An untrained network learns useful features fastest by classifying. Any hashing method can then be
+fitted to these features.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class BackboneSettings(Settings):
     batch: int = 64
     lr: float = 3e-3
     weight_decay: float = 1e-3
-    zoom: float = 0.25  # pictures are enlarged and reduced by up to this share,
-    shift: float = 0.15  # moved by up to this share of the side,
-    turn: float = 20.0  # and turned by up to so many degrees
+    zoom: float = 0.25  # pictures are scaled by up to this share,
+    shift: float = 0.15  # moved by up to this share of their side,
+    turn: float = 20.0  # and rotated by up to this many degrees
 
     def __post_init__(self) -> None:
         check_schedule(self.epochs, self.batch)
@@ -42,7 +42,7 @@ def train_backbone(
     progress: Progress = silent,
     checkpoint: Checkpoint | None = None,
 ) -> None:
-    """Trains the views' backbone to name the classes; the same seed gives the same weights."""
+    """Trains the backbone of the views, in place. The same seed gives the same weights."""
     backbone = data.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     device = next(backbone.parameters()).device
     labels = data.labels.float().to(device)
@@ -56,14 +56,14 @@ def train_backbone(
         )
         schedule = rise_and_fall(optimiser, settings.epochs * steps, warm_up=0.15)
         first = 0
-        if checkpoint and (left := checkpoint.load()):
-            modules.load_state_dict(left["modules"])
-            optimiser.load_state_dict(left["optimiser"])
-            schedule.load_state_dict(left["schedule"])
-            first = left["epoch"]
+        if checkpoint and (state := checkpoint.load()):
+            modules.load_state_dict(state["modules"])
+            optimiser.load_state_dict(state["optimiser"])
+            schedule.load_state_dict(state["schedule"])
+            first = state["epoch"]
         modules.train()
         for epoch in range(first, settings.epochs):
-            # A backbone's dropout draws from the global generator, which must not remember epochs.
+            # Dropout uses the global generator, whose state must not depend on earlier epochs.
             torch.manual_seed(seed * 100_003 + epoch)
             generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
             total = 0.0
@@ -91,9 +91,10 @@ def train_backbone(
 
 
 def varied(pixels: Tensor, settings: BackboneSettings, generator: torch.Generator) -> Tensor:
-    """Each picture mirrored or not, turned, zoomed and moved a little; edges are mirrored.
+    """Each picture mirrored or not, and rotated, scaled and moved a little.
 
-    Whole pictures, hardly cut: a crop may lack what its labels name.
+    Most of the picture stays visible, because a crop may lack what the labels name. Pixels beyond
+    the edges are mirrored.
     """
     n = len(pixels)
 

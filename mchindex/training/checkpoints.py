@@ -19,11 +19,11 @@ class CheckpointFile:
     """The state of a stage in a file, read back without pickle."""
 
     def __init__(self, path: Path | None) -> None:
-        """None: nothing is kept."""
+        """With None for a path, nothing is saved."""
         self._path, self._saved = path, time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
-        """The last state, or None where there is none that can be read."""
+        """The last state, or None if there is none or its file is damaged."""
         if self._path is None or not self._path.exists():
             return None
         try:
@@ -34,7 +34,7 @@ class CheckpointFile:
         return state
 
     def save(self, state: dict[str, Any], force: bool = False) -> None:
-        """Writes the state, unless the last one is only seconds old."""
+        """Writes the state, unless the last one is only seconds old and `force` is false."""
         if self._path is None or (not force and time.monotonic() - self._saved < EVERY):
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,9 +44,10 @@ class CheckpointFile:
 
 
 class Checkpoints:
-    """The checkpoints of a training run, for stages under way and for finished ones."""
+    """The checkpoints of a training, for stages under way and for finished ones."""
 
     def __init__(self, folder: Path | None) -> None:
+        """With None for a folder, nothing is saved."""
         self._folder = folder
 
     def under_way(self, stage: str) -> CheckpointFile:

@@ -1,10 +1,11 @@
-"""What each crop of a labelled image shows, of all that the image is labelled with.
+"""Labels for crops: which of an image's labels each of its crops shows.
 
-A picture of a person and a dog may have a crop with the dog alone. Taught that this crop is like
-every picture of a person, the hash layer learns to blur; taught what the crop shows, it puts the
-crop's code into the dogs' bucket, where it is of use. No box says where things are: a small
-classifier learns the images' labels from whole images and crops, and a crop shows those of its
-image's labels that it finds there about as clearly as anywhere in the image.
+A picture of a person and a dog may have a crop that shows only the dog. If the hash layer is taught
+that this crop is similar to every picture of a person, its codes become less distinct. If it is
+taught what the crop shows, the crop's code goes to the bucket of dogs, where it is useful. The data
+do not say where in the image things are, so a small classifier learns the images' labels from whole
+images and crops. A crop gets those labels of its image that the classifier finds in it about as
+clearly as anywhere in the image.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class CropLabelSettings(Settings):
     weight_decay: float = 1e-2
     hidden: int = 1024
     dropout: float = 0.5
-    crop_share: float = 0.3  # how many of the views that the classifier learns from are crops
-    # A crop shows a label if it is at least so probable there as where it is most probable.
+    crop_share: float = 0.3  # share of the classifier's training views that are crops
+    # A crop gets a label if its probability is at least this share of the highest in the image.
     clarity: float = 0.5
 
     def __post_init__(self) -> None:
@@ -40,9 +41,9 @@ class CropLabelSettings(Settings):
             raise ValueError(f"hidden is at least 1, not {self.hidden}")
         for name in ("dropout", "crop_share"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a share, 0 to 1, not {getattr(self, name)}")
+                raise ValueError(f"{name} is between 0 and 1, not {getattr(self, name)}")
         if not 0 < self.clarity <= 1:
-            raise ValueError(f"clarity is above 0, up to 1, not {self.clarity}")
+            raise ValueError(f"clarity is above 0 and at most 1, not {self.clarity}")
 
 
 def with_crop_labels(
@@ -51,7 +52,7 @@ def with_crop_labels(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Features:
-    """The same views, with what each shows. A whole image shows all of its labels."""
+    """The same views, with labels for each. A whole image has all of its labels."""
     settings = settings or CropLabelSettings()
     probability = _probabilities(data, settings, seed, progress)
     most = probability.amax(1, keepdim=True)
@@ -63,7 +64,7 @@ def with_crop_labels(
 def _probabilities(
     data: Features, settings: CropLabelSettings, seed: int, progress: Progress
 ) -> Tensor:
-    """(n, views, classes) of a classifier that learnt the images' labels."""
+    """(n, views, classes) from a classifier trained on the images' labels."""
     labels = data.labels.float()
     size = min(settings.batch, len(data))
     steps = sum(1 for _ in batches(len(data), size, torch.Generator()))
@@ -79,7 +80,7 @@ def _probabilities(
             nn.Dropout(settings.dropout),
             last := nn.Linear(settings.hidden, labels.shape[1]),
         ).to(device)
-        # The classes' frequencies to start with, which are far from one half.
+        # Starts from the classes' frequencies, which are far from one half.
         last.bias.data.copy_(torch.logit(labels.mean(0).clamp(1e-4, 1 - 1e-4)))
         optimiser = torch.optim.AdamW(
             net.parameters(), settings.lr, weight_decay=settings.weight_decay
@@ -102,7 +103,7 @@ def _probabilities(
     out = torch.empty(len(data), data.views, labels.shape[1])
     with torch.inference_mode():
         for rows in torch.arange(len(data)).split(1024):
-            for one in range(data.views):
-                found = net((data.batch(rows, one) - mean) / std)
-                out[rows, one] = torch.sigmoid(found).cpu()
+            for number in range(data.views):
+                logits = net((data.batch(rows, number) - mean) / std)
+                out[rows, number] = torch.sigmoid(logits).cpu()
     return out

@@ -1,8 +1,8 @@
-"""Features on disk: computed once, shared by all methods, widths and seeds.
+"""Features on disk: computed once, and shared by all methods, code lengths and seeds.
 
-They stand in shards of a few hundred images. A shard's name is a hash of its images' content, of
-the backbone's weights and of the regions, so that nothing stale is ever read, and an extraction
-that was interrupted goes on at the shard it had reached.
+They are stored in shards of a few hundred images. A shard's name is a hash of the images' content,
+the backbone's weights and the regions, so that no stale features are ever read. An extraction that
+was interrupted resumes with the first shard that is missing.
 """
 
 from __future__ import annotations
@@ -20,28 +20,31 @@ from PIL import Image
 
 from mchindex.datasets import ImageSource
 from mchindex.errors import ImageError
+from mchindex.files import replacing
 from mchindex.models.extract import Extractor
 from mchindex.models.mch import digest
 from mchindex.progress import Progress, Step, silent
 from mchindex.regions import WHOLE, Boxes, Layout, random_boxes
 
-SHARD = 512
+SHARD = 512  # images per shard
 
 
 class Regions(Protocol):
-    """Which boxes of an image are wanted."""
+    """Which boxes of each image features are computed for."""
 
     @property
     def about(self) -> str:
-        """Says all that the boxes depend on besides the image's key."""
+        """A description of everything that the boxes depend on besides the image's key."""
         ...
 
-    def boxes(self, key: bytes) -> Boxes: ...
+    def boxes(self, key: bytes) -> Boxes:
+        """The boxes of the image with this key, the same number for every image."""
+        ...
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same boxes of every image."""
+    """The same boxes for every image."""
 
     layout: Layout
 
@@ -74,14 +77,14 @@ WHOLE_ONLY = Fixed(Layout(("whole",), (WHOLE,)))
 
 
 def default_cache() -> Path:
-    """`$MCH_CACHE`, or a folder in the user's cache."""
+    """The folder in `$MCH_CACHE`, or mchindex in the user's cache folder."""
     if own := os.environ.get("MCH_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mchindex"
 
 
 class FeatureCache:
-    """A folder of shards; `None` keeps nothing."""
+    """A folder of shards; with None for a folder, nothing is stored."""
 
     def __init__(self, root: Path | None) -> None:
         self.root = root
@@ -94,7 +97,10 @@ class FeatureCache:
         regions: Regions,
         progress: Progress = silent,
     ) -> NDArray[np.float16]:
-        """(len(rows), regions, dim); an image that cannot be read has NaN, see `unreadable`."""
+        """The features of some images, (len(rows), regions, dim).
+
+        Those of an image that cannot be read are NaN; see `unreadable`.
+        """
         backbone = extractor.backbone
         identity = digest(backbone.identity | {"mode": extractor.mode}, backbone.state_dict())
         parts = []
@@ -127,7 +133,7 @@ class FeatureCache:
                     stored: NDArray[np.float16] = np.load(path, allow_pickle=False)
                     return stored
                 except (ValueError, OSError, EOFError):
-                    path.unlink(missing_ok=True)  # cut short: computed again
+                    path.unlink(missing_ok=True)  # damaged: computed again
         boxes = np.stack([regions.boxes(key) for key in keys])
         opened: list[Image.Image] = []
         good: list[int] = []
@@ -142,15 +148,13 @@ class FeatureCache:
             out[good] = extractor(opened, boxes[good])
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            new = path.with_name(f".{path.name}.{os.getpid()}")
-            with new.open("wb") as file:
+            with replacing(path) as file:
                 np.save(file, out)
-            os.replace(new, path)
         return out
 
 
 def unreadable(features: NDArray[np.float16]) -> NDArray[np.bool_]:
-    """(n,): which images could not be decoded."""
+    """(n,): which images could not be read."""
     broken: NDArray[np.bool_] = np.isnan(features[:, 0, 0])
     return broken
 
@@ -159,4 +163,4 @@ def _key(images: ImageSource, row: int) -> bytes:
     try:
         return images.key(row)
     except (OSError, ImageError):
-        return bytes(32)  # a file that is gone: its features are NaN
+        return bytes(32)  # the file no longer exists: its features are NaN

@@ -1,4 +1,4 @@
-"""Views of images that pass through the backbone while it learns, instead of features on disk."""
+"""Views whose features are computed on demand, for a backbone that is being trained."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mchindex.models.extract import Mode, cores, resized
 from mchindex.regions import WHOLE, overlaps
 from mchindex.training.features import Regions
 
-IN_MEMORY = 1 << 30  # bytes of decoded images that are kept; the rest is decoded each time
+IN_MEMORY = 1 << 30  # bytes of decoded images to keep; the others are decoded each time
 
 
 def mixed_precision(device: torch.device) -> torch.autocast:
-    """On a GPU passes run in bfloat16, whose range needs no scaling of gradients."""
+    """Runs passes on a GPU in bfloat16, whose range needs no scaling of gradients."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
 class LiveViews:
-    """Training images through a backbone whose weights may change: (whole image, crops…)."""
+    """Training images and their crops, passed through a backbone whose weights may change."""
 
     def __init__(
         self,
@@ -55,15 +55,16 @@ class LiveViews:
         return len(self._rows)
 
     def parameters(self) -> list[nn.Parameter]:
+        """The backbone's weights, which a method trains together with its own."""
         return list(self.backbone.parameters())
 
     def pixels(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
-        """(n, 3, size, size) bytes of one view, or of one for each row."""
+        """(n, 3, size, size) bytes; `view` is the same for all rows, or one per row."""
         views = torch.as_tensor(view).expand(len(rows)).tolist()
         boxes = [self._boxes[i, v] for i, v in zip(rows.tolist(), views, strict=True)]
         return self._resized(rows, boxes)
 
-    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+    def view_labels(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
         return self.labels[rows]
 
     def batch(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
@@ -86,7 +87,7 @@ class LiveViews:
         jobs = zip(rows.tolist(), boxes, strict=True)
         parts = self._pool.map(lambda job: resized(self._image(job[0]), job[1], size), jobs)
         pixels = torch.from_numpy(np.stack(list(parts)))
-        return pixels.contiguous(memory_format=torch.channels_last)  # what a CPU is faster on
+        return pixels.contiguous(memory_format=torch.channels_last)  # faster on a CPU
 
     def _image(self, row: int) -> Image.Image:
         image = self._decoded.get(row)

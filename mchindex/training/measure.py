@@ -1,8 +1,8 @@
-"""A model measured on a data set: its codes against one code an image, and against chance.
+"""Measuring a model on a data set, against one code per image and against chance.
 
-Four ways of keeping, over the same codes: `base` (the whole image's only), `mch` (what the policy
-keeps), `random_keep` (regions at random, as many distinct codes an image as the policy has) and
-`keep_all`. A policy that does not beat `random_keep` has learnt nothing.
+Four ways to choose which regions' codes are kept: `base` (the whole image's only), `mch` (those
+that the policy keeps), `random_keep` (regions at random, with as many distinct codes in total as
+`mch`) and `keep_all`. A policy that does not beat `random_keep` has learnt nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WAYS = ("base", "mch", "random_keep", "keep_all")
 
 @dataclass(frozen=True)
 class Coded:
-    """A data set's queries and database in a model's codes."""
+    """The codes of a data set's queries and database, and their labels."""
 
     queries: Packed  # (q, bits // 8)
     database: RegionCodes
@@ -43,25 +43,29 @@ class Coded:
 def encode_dataset(
     model: MCHModel, dataset: Dataset, cache: Path | None = None, progress: Progress = silent
 ) -> Coded:
-    """Codes of all queries and of every region of the database, through the cache of features."""
+    """The codes of all queries and of every region of the database.
+
+    `cache` is the folder of the feature cache. Images that cannot be read are left out and counted.
+    Raises DatasetError if there are no queries or no database, or none that can be read.
+    """
     store = FeatureCache(cache)
     rows = {name: dataset.splits[name] for name in ("query", "database")}
     wanted = {"query": WHOLE_ONLY, "database": Fixed(model.layout)}
-    found, skipped = {}, dict(dataset.skipped)
+    features, skipped = {}, dict(dataset.skipped)
     for name, which in rows.items():
         if not len(which):
-            raise DatasetError(f"{dataset.name} has no {name} images: nothing can be measured")
+            raise DatasetError(f"{dataset.name} has no {name} images: it cannot be measured on")
         step = _named(progress, name)
-        features = store.features(model.extractor, dataset.images, which, wanted[name], step)
-        broken = unreadable(features)
+        array = store.features(model.extractor, dataset.images, which, wanted[name], step)
+        broken = unreadable(array)
         if broken.all():
             raise DatasetError(f"none of the {name} images of {dataset.name} can be read")
         if broken.any():
             skipped["unreadable"] = skipped.get("unreadable", 0) + int(broken.sum())
-        found[name], rows[name] = features[~broken], which[~broken]
+        features[name], rows[name] = array[~broken], which[~broken]
     return Coded(
-        model.codes_of(torch.from_numpy(found["query"][:, 0])),
-        model.regions_of(found["database"]),
+        model.codes_of(torch.from_numpy(features["query"][:, 0])),
+        model.regions_of(features["database"]),
         dataset.labels[rows["query"]],
         dataset.labels[rows["database"]],
         dataset.classes,
@@ -70,34 +74,34 @@ def encode_dataset(
 
 
 def _named(progress: Progress, split: str) -> Progress:
-    """Progress that says which split's features they are."""
+    """Progress whose stages also name the split."""
     return lambda step: progress(replace(step, stage=f"{split} {step.stage}"))
 
 
-def kept_by(way: str, found: RegionCodes, xi: float, seed: int = 0) -> NDArray[np.bool_]:
+def kept_by(way: str, regions: RegionCodes, xi: float, seed: int = 0) -> NDArray[np.bool_]:
     """(n, regions): which regions one of the four ways keeps."""
     if way == "base":
-        kept = np.zeros(found.keep.shape, bool)
+        kept = np.zeros(regions.keep.shape, bool)
         kept[:, 0] = True
         return kept
     if way == "keep_all":
-        return np.ones(found.keep.shape, bool)
-    kept = found.kept(xi)
+        return np.ones(regions.keep.shape, bool)
+    kept = regions.kept(xi)
     if way == "mch":
         return kept
     if way == "random_keep":
-        return _at_random(found, int(found.distinct(kept).sum()), seed)
-    raise ValueError(f"a way of keeping is one of {', '.join(WAYS)}, not {way!r}")
+        return _at_random(regions, int(regions.distinct(kept).sum()), seed)
+    raise ValueError(f"the way to keep codes is one of {', '.join(WAYS)}, not {way!r}")
 
 
-def _at_random(found: RegionCodes, codes: int, seed: int) -> NDArray[np.bool_]:
-    """Regions by lot, so many that there are as many distinct codes as asked for."""
-    lot = np.random.default_rng(seed).random(found.keep.shape)
+def _at_random(regions: RegionCodes, codes: int, seed: int) -> NDArray[np.bool_]:
+    """Random regions, as many as give this many distinct codes in total."""
+    lot = np.random.default_rng(seed).random(regions.keep.shape)
     lot[:, 0] = -1
     low, high = 0.0, 1.0
     for _ in range(24):
         middle = (low + high) / 2
-        if found.distinct(lot < middle).sum() < codes:
+        if regions.distinct(lot < middle).sum() < codes:
             low = middle
         else:
             high = middle
@@ -106,6 +110,7 @@ def _at_random(found: RegionCodes, codes: int, seed: int) -> NDArray[np.bool_]:
 
 
 def as_codes(encoded: Encoded) -> Codes:
+    """Codes in the form that `evaluate` takes."""
     return Codes(encoded.codes, encoded.images, encoded.kept)
 
 
@@ -119,7 +124,7 @@ def measure(
     progress: Progress = silent,
     **options: Any,
 ) -> dict[str, Evaluation]:
-    """Each way's figures; `options` go to `evaluate`."""
+    """The figures of each way; `options` are passed on to `evaluate`."""
     out = {}
     for number, way in enumerate(ways):
         kept = kept_by(way, coded.database, xi, seed)

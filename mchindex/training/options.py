@@ -1,4 +1,4 @@
-"""What decides how a model comes out, besides the data; checked before any work starts."""
+"""The options of a training, and the check that they make sense, before any work starts."""
 
 from __future__ import annotations
 
@@ -31,47 +31,45 @@ LABELLINGS: dict[str, type[Settings]] = {
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """All that decides how a model comes out, besides the data."""
+    """Everything that a trained model depends on, besides the data."""
 
     method: str = "dch"
     bits: int = 64
     backbone: str = "efficientnet-lite0"
-    size: int | None = None  # pixels a side of the backbone's input; None: its default
-    weights: str | None = None  # a file for the backbone; None: pretrained, or from scratch
+    size: int | None = None  # side of the backbone's input in pixels; None: its default
+    weights: str | None = None  # a file for the backbone; None: pretrained, or trained from scratch
     finetune: bool = False  # train the backbone together with the hash layer
-    regions: Mode | None = None  # None: pooled where the backbone has a feature map, else crops
+    regions: Mode | None = None  # None: pooled if the backbone has a feature map, else crops
     layout: str = "corners"  # which regions; see `read_layout`
     sigma: float = 0.5
     xi: float = 0.5
-    crops: int = 8  # random crops a training image
-    crop_sigma: tuple[float, float] | None = None  # their sides, drawn between two; None: sigma
+    crops: int = 8  # random crops per training image
+    crop_sigma: tuple[float, float] | None = None  # range of their sides; None: those of the layout
     seed: int = 0
     agent: bool = True
-    # What is learnt from: the images' labels, as in the paper; "crops": each crop has those of its
-    # image's labels that it shows (`shown`); "neighbours": no labels at all (`neighbours`).
+    # What is learnt from. "images": the images' labels, as in the paper; "crops": a crop has those
+    # of its image's labels that it shows (`crop_labels`); "neighbours": no labels, but which images
+    # are near each other (`pseudo_labels`).
     labels: Labelling = "images"
     labels_settings: dict[str, Any] = field(default_factory=dict)  # of "crops" or "neighbours"
-    codes: float | None = None  # an image on average; sets xi, which is then not looked at
+    codes: float | None = None  # codes per image, on average; sets xi, which must not be given then
     settings: dict[str, Any] = field(default_factory=dict)  # of the method
     agent_settings: dict[str, Any] = field(default_factory=dict)
     backbone_settings: dict[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Says what is wrong before hours are spent."""
-        if self.method not in METHODS:
-            raise ValueError(f"no method is called {self.method!r}: there are {', '.join(METHODS)}")
-        if self.backbone not in BACKBONES:
-            names = ", ".join(BACKBONES)
-            raise ValueError(f"no backbone is called {self.backbone!r}: there are {names}")
+        """Raises ValueError for options that are wrong or contradict each other."""
+        METHODS.find(self.method)
+        BACKBONES.find(self.backbone)
         if self.regions is not None and self.regions not in MODES:
-            raise ValueError(f"regions come as {' or '.join(MODES)}, not {self.regions!r}")
+            raise ValueError(f"regions are {' or '.join(MODES)}, not {self.regions!r}")
         if self.regions == "pooled" and not self._has_map:
             raise ValueError(f"{self.backbone} has no feature map: use regions='crops'")
         check_bits(self.bits)
         read_layout(self.layout, check_sigma(self.sigma))
         check_xi(self.xi)
         if self.crops < 1:
-            raise ValueError(f"the agent learns from crops: at least 1 an image, not {self.crops}")
+            raise ValueError(f"the agent learns from crops: at least 1 per image, not {self.crops}")
         if self.finetune and not issubclass(METHODS[self.method], DeepHash):
             deep = ", ".join(k for k, v in METHODS.items() if issubclass(v, DeepHash))
             raise ValueError(f"{self.method} trains no network: only {deep} can be fine-tuned")
@@ -85,32 +83,30 @@ class TrainingOptions:
         self._check_labels()
         if self.codes is not None:
             if self.xi != TrainingOptions.xi:
-                raise ValueError("a number of codes an image sets xi: give one of them")
+                raise ValueError("codes, the codes per image, sets xi: give only one of them")
             if not self.agent:
-                raise ValueError(
-                    "a number of codes an image is for an agent to reach: there is none"
-                )
+                raise ValueError("without an agent, images have one code: codes cannot be set")
             check_budget(self.codes, read_layout(self.layout, self.sigma))
 
     def _check_labels(self) -> None:
         if self.labels not in LABELLINGS:
-            raise ValueError(f"labels are {', '.join(LABELLINGS)}, not {self.labels!r}")
+            raise ValueError(f"labels is one of {', '.join(LABELLINGS)}, not {self.labels!r}")
         LABELLINGS[self.labels]().updated(self.labels_settings)
         if self.labels == "images":
             return
         own = METHODS[self.method].settings_type().updated(self.settings)
         if self.labels == "crops" and not getattr(own, "crop_share", 0):
             raise ValueError(
-                f"{self.method} learns nothing from crops here: labels for them change nothing"
-                + (" (set its crop_share)" if hasattr(own, "crop_share") else "")
+                f"{self.method} does not learn from crops, so labels for them have no effect"
+                + (": set its crop_share above 0" if hasattr(own, "crop_share") else "")
             )
         what = "labels for crops" if self.labels == "crops" else "training without labels"
         if self.finetune:
-            raise ValueError(f"{what} needs features that stay as they are: it cannot finetune")
+            raise ValueError(f"{what} needs a fixed backbone: it cannot be fine-tuned")
         if self.labels == "neighbours" and self.from_scratch:
             raise ValueError(
-                f"training without labels needs a backbone that has learnt before: {self.backbone} "
-                "starts from nothing, give its weights or choose a pretrained one"
+                f"training without labels needs a trained backbone, and {self.backbone} has no "
+                "pretrained weights: give a file of weights, or choose another backbone"
             )
 
     @property
@@ -119,11 +115,11 @@ class TrainingOptions:
 
     @property
     def mode(self) -> Mode:
-        """How a region's features come about."""
+        """How the features of regions are computed."""
         return self.regions or ("pooled" if self._has_map else "crops")
 
     def views(self) -> WithCrops:
-        """What is seen of each training image: crops of the sizes that the layout has."""
+        """The views of each training image: the whole, and crops of the layout's sizes."""
         if self.crop_sigma is not None:
             return WithCrops(self.crops, self.crop_sigma)
         boxes = read_layout(self.layout, self.sigma).array()[1:]
@@ -132,11 +128,12 @@ class TrainingOptions:
         return WithCrops(self.crops, low if low == high else (low, high))
 
     def agent_options(self) -> AgentSettings:
+        """The agent's settings: its defaults for these options, with `agent_settings` applied."""
         guessed = self.labels == "neighbours"
         return agent_settings(self.method, self.agent_settings, self.from_scratch, guessed)
 
     @property
     def from_scratch(self) -> bool:
-        """Whether the backbone starts from nothing: there are no weights for it."""
+        """Whether the backbone has to be trained first, because there are no weights for it."""
         own = BACKBONES[self.backbone].load_pretrained is not Backbone.load_pretrained
         return self.weights is None and not own

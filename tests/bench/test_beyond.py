@@ -95,7 +95,7 @@ def test_only_kept_crops_are_learnt_from() -> None:
     seen = torch.zeros(40, 4, dtype=torch.bool)
     seen[rows, view] = True
     assert torch.equal(seen, kept)
-    assert torch.equal(narrow.shown(rows, view), labels[rows])
+    assert torch.equal(narrow.view_labels(rows, view), labels[rows])
 
 
 def test_unsure_codes_differ_a_little_and_the_method_stays() -> None:

@@ -1,4 +1,4 @@
-"""A model in no time: a net with random weights, LSH, and a policy that keeps some regions."""
+"""A model that needs no training: random weights, LSH, and a policy that keeps some regions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +25,11 @@ def small_model(seed: int = 0, bits: int = 16) -> MCHModel:
         backbone, method, policy, mode="pooled", device=torch.device("cpu"), engine="torch"
     )
     keep = model.encode([photo(i) for i in range(8)]).keep[:, 1:]
-    return replace(model, xi=float(np.median(keep)))  # of the regions one half is kept
+    return replace(model, xi=float(np.median(keep)))  # half of the regions are kept
 
 
 def photo(seed: int, width: int = 60, height: int = 40) -> Image.Image:
-    """Something with large parts, as photos have."""
+    """A picture with large areas, as photos have."""
     return picture(seed, 5, 4).resize((width, height), Image.Resampling.BICUBIC)
 
 

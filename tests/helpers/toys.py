@@ -1,4 +1,4 @@
-"""Small problems to learn from, a checkpoint at which the power fails, and a file that bites."""
+"""Small problems to learn from, a checkpoint that interrupts, and a pickle that does harm."""
 
 import io
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ def blobs(
     seed: int = 0,
     world: int = 0,
 ) -> Features:
-    """Images of one class each, all views of one around its class's centre.
+    """Images of one class each, with all views near the centre of their class.
 
-    Sets of the same `world` have the same centres, so that one can be learnt from another.
+    Sets with the same `world` have the same centres, so that what one teaches holds for another.
     """
     centres = 2 * np.random.default_rng(world).standard_normal((classes, dim))
     rng = np.random.default_rng([world, seed])
@@ -40,7 +40,7 @@ def blobs(
 
 
 def random_labels(n: int, classes: int, seed: int, share: float = 0.3) -> Tensor:
-    """Several labels an image, or none."""
+    """Several labels per image, or none."""
     return torch.from_numpy(np.random.default_rng(seed).random((n, classes)) < share)
 
 
@@ -57,7 +57,7 @@ def hamming(a: Tensor, b: Tensor) -> NDArray[np.int64]:
 
 
 def gap(codes: Tensor, labels: Tensor) -> float:
-    """How much nearer similar images are than dissimilar ones, in shares of the bits."""
+    """How much nearer similar images are than dissimilar ones, as a share of the bits."""
     d = hamming(codes, codes) / codes.shape[1]
     alike = (labels.float() @ labels.float().T).numpy() > 0
     others = ~np.eye(len(d), dtype=bool)
@@ -74,7 +74,7 @@ def same(a: State, b: State) -> bool:
 
 
 class Memory:
-    """A checkpoint kept as the bytes of a file. After `cut` savings the power fails, once."""
+    """A checkpoint in memory, as the bytes of a file. The `cut`-th save raises, after saving."""
 
     def __init__(self, cut: int | None = None) -> None:
         self.cut, self.saves, self.kept = cut, 0, b""
@@ -91,11 +91,11 @@ class Memory:
         self.kept = stream.getvalue()
         self.saves += 1
         if self.saves == self.cut:
-            raise InterruptedError("the power failed")
+            raise InterruptedError("interrupted")
 
 
 class Harm:
-    """A pickle that leaves a trace when it is believed."""
+    """Unpickling it creates a file."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace

@@ -1,4 +1,4 @@
-"""Backbones: their layers by hand, their weights from the box and from a user's file."""
+"""Backbones: their layers computed by hand, and weights from the package and from files."""
 
 import pickle
 import sys
@@ -73,7 +73,7 @@ def test_pretrained_weights_are_the_files(lite: Backbone) -> None:
 
 
 def test_pretrained_weights_know_pictures(lite: Backbone) -> None:
-    """No more can be said offline: a picture and its mirror image are alike, another is not."""
+    """A picture is more like its mirror image than like another picture."""
     rng = np.random.default_rng(0)
     small = torch.from_numpy(rng.integers(0, 256, (2, 3, 5, 5)).astype(np.float32))
     a, b = F.interpolate(small, size=160, mode="bilinear")
@@ -131,7 +131,7 @@ def test_same_padding_by_a_slow_loop(
 
 
 def test_same_padding_by_hand() -> None:
-    """A kernel of ones at stride 2 over 1 … 16: the odd row and column are on the far side."""
+    """A kernel of ones at stride 2 over 1 … 16 pads the odd row and column at the far side."""
     conv = SameConv(1, 1, 3, 2)
     with torch.no_grad():
         conv.weight.fill_(1)
@@ -174,12 +174,12 @@ PUBLIC = {
     "features.10": (256, 256, 3, 3),
     "classifier.1": (4096, 9216),
     "classifier.4": (4096, 4096),
-    "classifier.6": (1000, 4096),  # fc8, for which a backbone has no use
+    "classifier.6": (1000, 4096),  # fc8, which the backbone does not use
 }
 
 
 def public_weights() -> dict[str, Tensor]:
-    """In the public names and shapes; each tensor is one number, so that files stay small."""
+    """The public names and shapes; each tensor repeats one number, so that files stay small."""
     weights = {}
     for i, (name, shape) in enumerate(PUBLIC.items(), 1):
         weights[f"{name}.weight"] = torch.tensor(1e-3 * i).expand(shape)
@@ -265,10 +265,10 @@ def test_a_file_that_would_run_something_is_not_believed(tmp_path: Path) -> None
         create_backbone("small", weights=tmp_path / "harm2.pth")
     assert not trace.exists()
     pickle.loads((tmp_path / "harm.pth").read_bytes())
-    assert trace.exists()  # it would have
+    assert trace.exists()  # the pickle works
 
 
-# The small net, and a user's own.
+# The small net, and wrapped modules.
 
 
 def test_the_small_nets_map() -> None:
@@ -289,7 +289,7 @@ def test_pixels_of_any_type_are_the_same(dtype: torch.dtype) -> None:
 
 
 class Own(nn.Module):
-    """A user's network: means of the colours, over the picture or its quarters."""
+    """A module of the user: mean colours, of the picture or of its quarters."""
 
     def __init__(self, maps: bool) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ def test_a_network_of_the_users_own(maps: bool) -> None:
     module = Own(maps)
     wrapped = Wrapped(module, size=16, mean=(1.0, 2.0, 3.0), std=4.0)
     assert wrapped.training
-    assert module.training  # looking at it has not changed it
+    assert module.training  # wrapping it has not changed its mode
     assert (wrapped.dim, wrapped.size, wrapped.maps) == (3, 16, maps)
     wrapped.eval()
     x = noise(2, 16)
@@ -353,6 +353,6 @@ def test_backbones_that_are_none() -> None:
         create_backbone("vgg")
     with pytest.raises(ValueError, match="at least 8 pixels, not 4"):
         create_backbone("small", size=4)
-    with pytest.raises(ValueError, match="small has no pretrained weights in the box"):
+    with pytest.raises(ValueError, match="small has no pretrained weights"):
         create_backbone("small", weights="pretrained")
     assert AlexNet.default_size == 224

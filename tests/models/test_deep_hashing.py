@@ -1,4 +1,4 @@
-"""Hash layers trained by gradient: what they learn, from which seed, and after a power cut."""
+"""Hash layers trained by gradient descent: what they learn, seeds, and interruptions."""
 
 import math
 from typing import Any
@@ -39,7 +39,7 @@ def fitted(name: str, data: Features = TRAIN, seed: int = 0, **changes: Any) -> 
 
 @pytest.mark.parametrize("name", DEEP)
 def test_similar_images_come_near_and_others_go_far(name: str) -> None:
-    """Images and crops that were not there in training."""
+    """Images and crops that training has not seen."""
     test = blobs(60, classes=4, noise=0.8, seed=7)
     untrained = create(name).eval()
     method = fitted(name)
@@ -58,9 +58,9 @@ def test_the_seed_decides_about_the_weights_and_nothing_else_does(name: str) -> 
     again = create(name, epochs=2)
     before = torch.get_rng_state()
     again.fit(TRAIN, 3)
-    assert torch.equal(before, torch.get_rng_state())  # who draws from it draws on as before
+    assert torch.equal(before, torch.get_rng_state())  # the global generator is unchanged
     assert same(first, state_of(again))
-    again.fit(TRAIN, 3)  # a second fit starts anew
+    again.fit(TRAIN, 3)  # a second fit starts over
     assert same(first, state_of(again))
     assert not same(first, state_of(fitted(name, seed=4, epochs=2)))
 
@@ -117,7 +117,7 @@ def test_the_features_of_the_agents_state_are_what_the_hash_layer_reads() -> Non
 
 def test_the_scale_is_that_of_whole_images_and_not_blown_up() -> None:
     array = TRAIN.array.clone()
-    array[:, :, 0] = 7  # a feature that says nothing
+    array[:, :, 0] = 7  # a constant feature
     array[:, 1:] += 100  # crops
     method = fitted("dch", Features(array, TRAIN.labels), epochs=1)
     assert isinstance(method, DeepHash)
@@ -165,7 +165,7 @@ def test_a_batchs_pairs_weigh_one_together_and_images_with_themselves_nothing(
 @pytest.mark.parametrize("name", DEEP)
 def test_labels_that_tell_nothing_apart(name: str) -> None:
     for labels in (torch.ones(90, 2) > 0, torch.eye(90) > 0):
-        with pytest.raises(ValueError, match="there is nothing to tell apart"):
+        with pytest.raises(ValueError, match="there is nothing to learn from"):
             fitted(name, Features(TRAIN.array, labels))
 
 
@@ -178,14 +178,14 @@ def test_too_few_epochs_or_images_at_a_time(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
 def test_a_share_of_crops_that_is_none(share: float) -> None:
-    with pytest.raises(ValueError, match="crop_share is a share, 0 to 1"):
+    with pytest.raises(ValueError, match="crop_share is between 0 and 1"):
         fitted("dch", crop_share=share)
 
 
 @pytest.mark.parametrize("changes", [{"power": 0.0}, {"power": 1.5}])
 def test_a_power_that_is_none(changes: dict[str, Any]) -> None:
     for name in DEEP:
-        with pytest.raises(ValueError, match="power is above 0, up to 1"):
+        with pytest.raises(ValueError, match="power is above 0 and at most 1"):
             create(name, **changes)
 
 
@@ -212,7 +212,7 @@ def test_features_may_be_flattened_by_a_power() -> None:
 
 
 class Seen:
-    """Views that remember which were asked for."""
+    """Views that record which of them were requested."""
 
     def __init__(self, data: Features) -> None:
         self.data, self.asked = data, []  # type: tuple[Features, list[Tensor]]
@@ -229,8 +229,8 @@ class Seen:
             self.asked.append(view)
         return self.data.batch(rows, view)
 
-    def shown(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
-        return self.data.shown(rows, view)
+    def view_labels(self, rows: Tensor, view: Tensor | int = 0) -> Tensor:
+        return self.data.view_labels(rows, view)
 
 
 @pytest.mark.parametrize("name", DEEP)
@@ -298,8 +298,8 @@ def test_the_learning_rate_rises_in_a_line_and_falls_to_nothing() -> None:
 # ADSH's discrete step.
 
 
-class Step:
-    """One problem of the discrete step, at a random place."""
+class Problem:
+    """A random problem for the discrete step."""
 
     def __init__(self, seed: int, n: int, m: int, bits: int, gamma: float) -> None:
         rng = np.random.default_rng(seed)
@@ -317,9 +317,9 @@ class Step:
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> Step:
+def steps(draw: st.DrawFn) -> Problem:
     n = draw(st.integers(1, 9))
-    return Step(
+    return Problem(
         seed=draw(st.integers(0, 2**31)),
         n=n,
         m=draw(st.integers(1, n)),
@@ -328,7 +328,7 @@ def steps(draw: st.DrawFn) -> Step:
     )
 
 
-def slow_objective(step: Step, v: NDArray[np.float64]) -> float:
+def slow_objective(step: Problem, v: NDArray[np.float64]) -> float:
     u, target = step.u.numpy(), step.target.numpy()
     total = 0.0
     for i, own in enumerate(step.chosen.tolist()):
@@ -341,7 +341,7 @@ def slow_objective(step: Step, v: NDArray[np.float64]) -> float:
 
 @given(steps())
 @settings(max_examples=50)
-def test_adshs_objective_and_that_its_step_never_raises_it(step: Step) -> None:
+def test_adshs_objective_and_that_its_step_never_raises_it(step: Problem) -> None:
     before = step.v.clone()
     after = step.improved()
     assert torch.equal(step.v, before)
@@ -352,8 +352,8 @@ def test_adshs_objective_and_that_its_step_never_raises_it(step: Step) -> None:
 
 @given(steps())
 @settings(max_examples=50)
-def test_adshs_step_takes_each_bit_to_its_best(step: Step) -> None:
-    """By trying both signs of every bit in turn, the others as they are then."""
+def test_adshs_step_takes_each_bit_to_its_best(step: Problem) -> None:
+    """The best value of each bit is found by trying both, with the others fixed."""
     v = step.v.clone()
     n, bits = v.shape
     for k in range(bits):
@@ -367,7 +367,7 @@ def test_adshs_step_takes_each_bit_to_its_best(step: Step) -> None:
 
 @given(steps())
 @settings(max_examples=30)
-def test_adshs_steps_end_where_no_bit_is_better_flipped(step: Step) -> None:
+def test_adshs_steps_end_where_no_bit_is_better_flipped(step: Problem) -> None:
     for _ in range(50):
         before, step.v = step.v, step.improved()
         if torch.equal(before, step.v):

@@ -1,4 +1,4 @@
-"""Features of regions: cut out or pooled, by torch or ONNX, for one image or many."""
+"""Features of regions: cropped or pooled, by torch or ONNX, for one image or many."""
 
 import re
 from importlib.util import find_spec
@@ -58,7 +58,7 @@ def as_float(features: NDArray[np.float16]) -> NDArray[np.float32]:
 
 
 def assert_close(got: NDArray[np.float16], want: NDArray[Any] | Tensor) -> None:
-    """But for the rounding to float16."""
+    """Equal up to the rounding to float16."""
     np.testing.assert_allclose(as_float(got), np.asarray(want), rtol=2e-3, atol=2e-3)
 
 
@@ -184,7 +184,7 @@ def test_several_images_in_one_pass_as_on_a_gpu(net: Backbone, mode: Mode) -> No
     extractor = Extractor(net, mode, CPU, "torch")
     boxes = np.stack([random_boxes(3, 0.5, 0, bytes([i]))[[0, 1, 0, 2]] for i in range(3)])
     one_by_one = as_float(extractor(PICTURES, boxes))
-    extractor.device = torch.device("cuda")  # decides how many images are passed at a time
+    extractor.device = torch.device("cuda")  # decides how many images a pass takes
     assert_close(extractor(PICTURES, boxes), one_by_one)
 
 
@@ -278,7 +278,7 @@ def test_a_network_that_onnx_gets_wrong_is_run_by_torch() -> None:
             self.scale, self.calls = nn.Parameter(torch.ones(1)), 0
 
         def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1  # a tracer writes one call down
+            self.calls += 1  # a tracer records only one call
             return x.mean((2, 3)) * self.scale * self.calls
 
     with pytest.warns(UserWarning, match="other features than torch: torch is used"):
@@ -296,9 +296,9 @@ def test_without_onnx(net: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_modes_and_engines_that_are_none(net: Backbone) -> None:
     wrong: Any = "tiles"
-    with pytest.raises(ValueError, match="regions come as crops or pooled, not 'tiles'"):
+    with pytest.raises(ValueError, match="regions are crops or pooled, not 'tiles'"):
         Extractor(net, wrong)
-    with pytest.raises(ValueError, match=f"an engine is one of {', '.join(ENGINES)}, not 'tiles'"):
+    with pytest.raises(ValueError, match=f"engine is one of {', '.join(ENGINES)}, not 'tiles'"):
         Extractor(net, "crops", CPU, wrong)
 
 

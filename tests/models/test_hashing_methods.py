@@ -1,4 +1,4 @@
-"""Codes, distances and pair losses by hand; the methods that are fitted without gradients."""
+"""Codes, distances and pair losses by hand; methods that are fitted without gradients."""
 
 import math
 from collections.abc import Callable
@@ -125,7 +125,7 @@ def test_pair_weights_by_a_double_loop(n: int, classes: int, seed: int, share: f
     labels = random_labels(n, classes, seed, share)
     want = slow_weights(labels)
     if want is None:
-        with pytest.raises(ValueError, match="share a label: there is nothing to tell apart"):
+        with pytest.raises(ValueError, match="share a label: there is nothing to learn from"):
             pair_weights(labels)
         return
     assert pair_weights(labels) == pytest.approx(want)
@@ -170,7 +170,7 @@ def cauchy(gamma: float, least: float = 0.005) -> Loss:
 
 def logistic(alpha: float) -> Loss:
     def loss(d: float, s: bool, bits: int) -> float:
-        inner = (bits - d) - d  # as many agree as do not differ
+        inner = (bits - d) - d  # agreeing bits minus differing ones
         p = 1 / (1 + math.exp(-alpha / bits * inner))
         return -math.log(p if s else 1 - p)
 
@@ -328,7 +328,7 @@ SLOW = {"dch": (DCH, slow_dch), "mmhh": (MMHH, slow_mmhh), "hashnet": (HashNet, 
 def relaxed_batch(
     bits: int = 8, n: int = 7
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-    """Codes on their way, near pairs among them; weights that sum to 1 without the diagonal."""
+    """Relaxed codes, some of them near each other; weights that sum to 1, without the diagonal."""
     rng = np.random.default_rng(bits)
     u = rng.uniform(0.1, 0.95, (n, bits)) * rng.choice([-1, 1], (n, bits))
     u[1] = 0.9 * u[0] + 0.01  # inside MMHH's ball
@@ -355,7 +355,7 @@ def test_a_batchs_loss_pair_by_pair(name: str) -> None:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_a_batchs_gradient_by_finite_differences(name: str) -> None:
-    """Of the slow loss: another formula, and no autograd."""
+    """The gradient of the slow loss, by differences instead of autograd."""
     kind, slow = SLOW[name]
     method = kind(4, 8)
     u, s, weight = relaxed_batch()
@@ -470,7 +470,7 @@ def test_itq_reports_its_error_round_by_round() -> None:
 
 @pytest.mark.parametrize("name", ["pca", "itq"])
 def test_more_bits_than_axes(name: str) -> None:
-    with pytest.raises(ValueError, match="16 bits need as many principal axes"):
+    with pytest.raises(ValueError, match="16 bits need 16 principal axes"):
         fitted(name, blobs(16, dim=30), bits=16)
     with pytest.raises(ValueError, match="of 12 features"):
         fitted(name, blobs(60, dim=12), bits=16)
@@ -487,7 +487,7 @@ def greedy(seed: int, n: int = 24, m: int = 6, bits: int = 8) -> GreedyFit:
 
 
 def soft_cost(fit: GreedyFit, a: Tensor) -> float:
-    """-yᵀRy in another form: 2 sigmoid(t) - 1 is tanh(t / 2)."""
+    """-yᵀRy in another form, as 2 sigmoid(t) - 1 = tanh(t / 2)."""
     y = np.tanh(fit.kernel.numpy() @ a.numpy() / 2)
     return -float(y @ fit.residue.numpy() @ y)
 
@@ -592,7 +592,6 @@ def test_ksh_needs_as_many_images_as_anchors() -> None:
 def test_methods_share_one_interface(name: str) -> None:
     method = create_method(name, 12, 16, SMALL.get(name)).eval()
     assert (method.name, method.dim, method.bits) == (name, 12, 16)
-    assert method.supervised == (name not in ("lsh", "pca", "itq"))
     x = blobs(5).array[:, 0]
     assert method.project(x).shape == (5, 16)
     assert method.features(x).shape == (5, method.feature_dim)

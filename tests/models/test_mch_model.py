@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from helpers.pictures import encoded, picture
 from helpers.toys import Harm, state_of
 from mchindex.errors import ImageError, ModelError
+from mchindex.images import open_rgb
 from mchindex.models import METHODS, Encoded, MCHModel, Policy, RegionCodes, create_method
 from mchindex.models.backbones import SmallNet, Wrapped, create_backbone
 from mchindex.models.deep import DeepHash
@@ -53,7 +54,7 @@ def make(
     backbone: Any = None,
     **options: Any,
 ) -> MCHModel:
-    """A model as a training might leave it: regions have codes of their own, some are kept."""
+    """A model like a trained one: regions differ in their codes, and some are kept."""
     backbone = backbone or small_net()
     torch.manual_seed(1)
     deep = {"hidden": 20} if issubclass(METHODS[name], DeepHash) else {}
@@ -83,7 +84,7 @@ def make(
             logits = agent.layers(agent.state(f[whole], f, b[whole], b))
             last: Any = agent.layers[-1]
             last.bias -= logits.median(0).values  # one half is kept
-            last.weight *= 10  # and the policy knows what it wants
+            last.weight *= 10  # and probabilities are near 0 or 1
             last.bias *= 10
     return replace(base, policy=agent, **options)
 
@@ -141,7 +142,7 @@ def test_at_sigma_one_an_image_has_exactly_its_querys_code(name: str, mode: Mode
     got = model.encode(PICTURES)
     assert got.images.tolist() == list(range(9))
     assert got.regions.tolist() == [0] * 9
-    assert got.kept.tolist() == [6] * 9  # before equal codes were counted once
+    assert got.kept.tolist() == [6] * 9  # counting equal codes
     np.testing.assert_array_equal(got.codes, model.encode_query(PICTURES))
 
 
@@ -213,7 +214,7 @@ def test_fewer_codes_as_xi_grows() -> None:
 
 
 def regions(n: int, kinds: int, seed: int, xi: float) -> tuple[RegionCodes, NDArray[np.bool_]]:
-    """Codes of which several are equal, and which of them are kept."""
+    """Codes, several of them equal, and which are kept."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, kinds, (n, 6, 1)).repeat(2, axis=2).astype(np.uint8)
     keep = (rng.integers(0, 5, (n, 6)) / 4).astype(np.float32)
@@ -264,7 +265,7 @@ def test_first_of_equals_by_a_set(codes: NDArray[np.uint8], seed: int) -> None:
                 seen.add(code)
 
 
-# What is given to it.
+# Inputs.
 
 
 def test_images_from_anywhere(tmp_path: Path) -> None:
@@ -276,6 +277,42 @@ def test_images_from_anywhere(tmp_path: Path) -> None:
     assert len(np.unique(codes, axis=0)) == 1
     got = model.encode(tuple(forms))
     assert len({tuple(sorted(d.items())) for d in as_dicts(got, 5)}) == 1
+
+
+def test_a_query_may_be_a_part_of_each_image(tmp_path: Path) -> None:
+    model = make()
+    path = tmp_path / "large.jpg"
+    large = picture(3, 5, 4).resize((480, 320), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: upright, it is 320 x 480
+    large.save(path, exif=exif, quality=95)
+    upright = open_rgb(path)
+    assert upright.size == (320, 480)
+    box = (17, 40, 213, 301)
+    np.testing.assert_array_equal(
+        model.encode_query([path, upright], region=box),
+        model.encode_query([upright.crop(box)] * 2),
+    )
+    assert not np.array_equal(
+        model.encode_query([upright], region=box), model.encode_query([upright])
+    )
+    np.testing.assert_array_equal(
+        model.encode_query([upright], region=(0, 0, 320, 480)), model.encode_query([upright])
+    )
+    np.testing.assert_array_equal(  # parts of pixels are rounded
+        model.encode_query([upright], region=(16.6, 40.2, 213.4, 300.9)),
+        model.encode_query([upright], region=box),
+    )
+
+
+@pytest.mark.parametrize(
+    "region", [(0, 0, 61, 40), (-1, 0, 5, 5), (5, 5, 5, 9), (9, 0, 5, 9), (0, float("nan"), 5, 9)]
+)
+def test_a_region_that_is_not_within_the_picture(region: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"is not within the picture of 60 x 40 pixels"):
+        make().encode_query(PICTURES, region=region)
+    with pytest.raises(ValueError, match=r"a region is a box \(x0, y0, x1, y1\) in pixels, not"):
+        make().encode_query(PICTURES, region=region[:3])
 
 
 def test_no_images_have_no_codes() -> None:
@@ -335,8 +372,8 @@ def test_many_images_are_taken_in_parts(mode: Mode, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"xi": 1.1}, "xi is a probability, 0 to 1"),
-        ({"xi": float("nan")}, "xi is a probability, 0 to 1"),
+        ({"xi": 1.1}, "xi is a probability between 0 and 1"),
+        ({"xi": float("nan")}, "xi is a probability between 0 and 1"),
         ({"sigma": 0.0}, "sigma is a region's side"),
     ],
 )
@@ -438,10 +475,10 @@ def test_a_model_on_a_network_of_the_users_own(tmp_path: Path) -> None:
     model.save(tmp_path)
     again = MCHModel.load(tmp_path, device="cpu", engine="torch", backbone=Wrapped(Own(), 32))
     assert as_dicts(again.encode(PICTURES), 9) == as_dicts(model.encode(PICTURES), 9)
-    with pytest.raises(ModelError, match="no backbone is called 'wrapped'"):
+    with pytest.raises(ModelError, match="saved with a Wrapped backbone: pass it"):
         MCHModel.load(tmp_path)
     for other in (Wrapped(Own(), 16), Wrapped(Own(), 32, mean=0.0)):
-        with pytest.raises(ModelError, match="is damaged: its weights or settings are not"):
+        with pytest.raises(ModelError, match="is damaged: its weights or settings differ"):
             MCHModel.load(tmp_path, backbone=other)
 
 
@@ -468,7 +505,7 @@ def test_a_fingerprint_is_of_all_that_decides_about_codes() -> None:
     assert model.fingerprint == prints[0]
 
 
-# Files that are not what they were.
+# Damaged files.
 
 
 def test_directories_that_are_no_models(copy: Path, tmp_path: Path) -> None:
@@ -551,7 +588,9 @@ def test_a_flipped_bit(copy: Path, loading: dict[str, Any]) -> None:
     for place in (len(data) // 3, len(data) // 2, len(data) - 1):
         data[place] ^= 1
         (copy / WEIGHTS).write_bytes(data)
-        with pytest.raises(ModelError, match="is damaged: its weights or settings are not those"):
+        with pytest.raises(
+            ModelError, match="is damaged: its weights or settings differ from those"
+        ):
             MCHModel.load(copy, **loading)
         data[place] ^= 1
 
@@ -580,7 +619,7 @@ def test_a_pickle_in_place_of_the_weights_is_not_believed(copy: Path, tmp_path: 
         MCHModel.load(copy)
     assert not trace.exists()
     pickle.loads(harm)
-    assert trace.exists()  # it would have
+    assert trace.exists()  # the pickle works
 
 
 def test_a_saving_cut_off_leaves_the_old_model_or_says_so(
@@ -589,18 +628,24 @@ def test_a_saving_cut_off_leaves_the_old_model_or_says_so(
     old = make().fingerprint
     other = make(bits=24)
 
-    def fail(*arguments: object) -> None:
-        raise OSError("no space left on device")
+    def fails_at(name: str) -> None:
+        def replace(source: Path, target: Path) -> None:
+            if Path(target).name == name:
+                raise OSError("no space left on device")
+            move(source, target)
 
-    monkeypatch.setattr(Path, "write_bytes", fail)
+        move = os.rename
+        monkeypatch.setattr(os, "replace", replace)
+
+    fails_at(WEIGHTS)
     with pytest.raises(OSError, match="no space"):
         other.save(copy)
     assert sorted(os.listdir(copy)) == [CONFIG, WEIGHTS]
     assert MCHModel.load(copy).fingerprint == old
-    monkeypatch.undo()
-    monkeypatch.setattr(Path, "write_text", fail)
+    fails_at(CONFIG)
     with pytest.raises(OSError, match="no space"):
         other.save(copy)  # new weights, old config
+    assert sorted(os.listdir(copy)) == [CONFIG, WEIGHTS]
     with pytest.raises(ModelError):
         MCHModel.load(copy)
 

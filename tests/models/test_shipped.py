@@ -25,7 +25,7 @@ def test_what_ships() -> None:
 def test_a_model_that_ships(name: str) -> None:
     model = MCHModel.load(name, device="cpu")
     assert model.bits == int(name.removeprefix("coco-"))
-    assert model.mode == "pooled"  # one pass an image
+    assert model.mode == "pooled"  # one pass per image
     assert shipped_name(model.fingerprint) == name
     encoded = model.encode(PICTURES)
     assert set(encoded.images.tolist()) == set(range(len(PICTURES)))

@@ -1,4 +1,4 @@
-"""The agent: its rewards by a slow loop, its gradients by expectation, its policy on toys."""
+"""The agent: rewards by a slow loop, gradients by expectation, policies for toy problems."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,7 @@ QUICK = AgentSettings(
 
 
 def some_method(name: str, bits: int = 16, dim: int = 12) -> HashMethod:
-    """A method as a fit might leave it."""
+    """A method like a fitted one."""
     small: dict[str, Any] = {"anchors": 10} if name == "ksh" else {}
     if issubclass(METHODS[name], DeepHash):
         small = {"hidden": 20}
@@ -66,7 +66,7 @@ def some_method(name: str, bits: int = 16, dim: int = 12) -> HashMethod:
 def slow_rewards(
     method: HashMethod, b: Tensor, b_region: Tensor, labels: Tensor, dissimilar: float = 1.0
 ) -> NDArray[np.float64]:
-    """(n, crops), by the definition: over images, crops, and other images."""
+    """(n, crops), by the definition, in loops over images, crops and other images."""
     n, crops, bits = b_region.shape
     losses = {
         (d, s): float(method.pair_loss(torch.tensor(float(d)), torch.tensor(s)))
@@ -104,7 +104,7 @@ def test_rewards_by_a_triple_loop(name: str) -> None:
     assert (want < 0).any()
     np.testing.assert_allclose(got.reward, want, rtol=1e-4, atol=1e-5 * scale)
 
-    for i in (0, 7):  # the plain form, where an image must be left out by hand
+    for i in (0, 7):  # `keep_reward`, which takes the other images only
         rest = torch.arange(40) != i
         for c in range(2):
             one = keep_reward(
@@ -231,7 +231,7 @@ def test_the_exact_gradient_is_that_of_the_expected_reward() -> None:
 
 
 def test_reinforce_is_the_exact_gradient_in_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over both actions of every image, each as likely as the policy makes it."""
+    """The expectation is over both actions of every image, by their probabilities."""
     logits, reward = logits_and_rewards()
     p = torch.softmax(logits, 1)
     expected = torch.zeros_like(logits)
@@ -325,14 +325,14 @@ def test_the_states_scale_is_that_of_whole_images() -> None:
     policy.fit_scale(f)
     torch.testing.assert_close(policy.mean, f.mean(0))
     np.testing.assert_allclose(policy.std[[1, 3]], f.numpy().std(0)[[1, 3]], rtol=1e-5)
-    assert float(policy.std[2]) > 0.1  # one that never varies is not blown up
+    assert float(policy.std[2]) > 0.1  # a constant feature is not scaled up
 
 
 # Training it.
 
 
 class Signs(HashMethod):
-    """Codes that can be written down: the signs of the first features."""
+    """Codes that can be read off: the signs of the first features."""
 
     name = "signs"
 
@@ -356,7 +356,7 @@ def signs(data: Features) -> Signs:
 
 
 def two_things(n: int, seed: int = 0) -> tuple[Features, NDArray[np.bool_]]:
-    """Images of one thing or of two, and which have two.
+    """Images with one object or two, and which have two.
 
     An image's code is its first thing's; of the second, only its features know. The three crops
     show the first thing, the second (or one that is not there), and one that is never there.
@@ -457,11 +457,11 @@ def test_the_best_step_by_the_validation_reward_is_the_one_taken() -> None:
         ceiling = pytest.approx(np.clip(rewards[held], 0, None).mean(), rel=1e-4)
         assert [point["best_possible"] for point in curve] == [ceiling] * 12
         assert all(0 <= point["kept"] <= 1 for point in curve)
-    assert not all(last_is_best)  # or taking the last would do
+    assert not all(last_is_best)  # otherwise taking the last would pass, too
 
 
 def test_validation_images_are_never_trained_on() -> None:
-    """Their states may not matter to the weights: with others in their place these are the same."""
+    """Validation images do not influence the weights: others in their place give the same."""
     data, _ = two_things(60)
     method = signs(data)
     plan = replace(QUICK, steps=10, every=10, scale="sum")

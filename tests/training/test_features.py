@@ -1,4 +1,4 @@
-"""Features on disk and features on the fly: computed once, never stale, the same in both ways."""
+"""Cached features and live views: computed once, never stale, and equal."""
 
 import os
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ modes = pytest.mark.parametrize("mode", MODES)
 
 
 class Counting(Extractor):
-    """Remembers how many images it was given."""
+    """Counts the images it was given."""
 
     def __init__(self, backbone: Backbone, mode: Mode = "pooled", engine: Engine = "torch") -> None:
         super().__init__(backbone, mode, CPU, engine)
@@ -45,7 +45,7 @@ class Counting(Extractor):
         return super().__call__(images, boxes)
 
     def since(self) -> int:
-        """How many since the last time this was asked."""
+        """How many since the last call."""
         seen, self.seen = self.seen, 0
         return seen
 
@@ -73,7 +73,7 @@ def small_net(size: int = 32) -> SmallNet:
 
 
 def assert_close(a: NDArray[Any], b: NDArray[Any]) -> None:
-    """But for float16's last bit, which torch may round otherwise in another company."""
+    """Equal up to the last bit of float16, which may be rounded otherwise in another batch."""
     np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=2e-3, atol=2e-3)
 
 
@@ -111,7 +111,7 @@ def test_the_second_time_nothing_is_computed(
     assert extractor.since() == 0
     np.testing.assert_array_equal(first, again)
     assert steps == [("features", done, N) for done in (4, 8, N)]
-    # nor by another who has the same network
+    # nor by another extractor with the same network
     np.testing.assert_array_equal(
         FeatureCache(tmp_path / "cache").features(Counting(small_net()), source, range(N), SIX),
         first,
@@ -141,7 +141,7 @@ def test_a_shard_cut_short_is_computed_again(
         shard.write_bytes(data[:left])
         np.testing.assert_array_equal(cache.features(extractor, source, range(N), SIX), first)
         assert extractor.since() in (2, 4)
-        assert shard.read_bytes() == data  # and mended
+        assert shard.read_bytes() == data  # and has been written again
     assert len(shards(tmp_path / "cache")) == 3
 
 
@@ -228,7 +228,7 @@ def test_pictures_that_cannot_be_read_have_no_features(
     source.path(6).unlink()
     source.path(8).write_text("not a picture")
     source.path(9).write_bytes(b"")
-    for computed in (6, 0):  # it is remembered that they cannot be read
+    for computed in (6, 0):  # unreadable images are cached, too
         got = cache.features(extractor, source, range(N), SIX)
         assert extractor.since() == computed
         assert np.flatnonzero(unreadable(got)).tolist() == [3, 6, 8, 9]
@@ -319,7 +319,7 @@ def test_where_features_are_kept_unless_told(monkeypatch: pytest.MonkeyPatch) ->
     assert default_cache() == Path("/home/someone/.cache/mchindex")
 
 
-# On the fly.
+# Live views.
 
 
 @modes

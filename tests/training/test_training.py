@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from helpers.pictures import encoded
 from helpers.toys import Harm, Memory, blobs, gap, same, state_of
 from mchindex.datasets import Dataset, read_folder
 from mchindex.datasets.scenes import scenes
-from mchindex.errors import DatasetError, TrainingError
+from mchindex.errors import DatasetError, OutputExistsError, UnfinishedTrainingError
 from mchindex.evaluation import Codes, evaluate
 from mchindex.models import METHODS, MCHModel, RegionCodes, create_method
 from mchindex.models.backbones import SmallNet, Wrapped
 from mchindex.models.deep import DeepHash
 from mchindex.models.mch import CONFIG, WEIGHTS
+from mchindex.progress import Step
 from mchindex.training import (
     Coded,
     TrainingOptions,
@@ -38,7 +38,8 @@ from mchindex.training.checkpoints import CheckpointFile
 from mchindex.training.features import WithCrops
 from mchindex.training.live_views import LiveViews
 from mchindex.training.measure import WAYS, kept_by
-from mchindex.training.run import CHECKPOINT, REPORT, fit_from_features
+from mchindex.training.output import CHECKPOINT, REPORT
+from mchindex.training.run import fit_from_views
 
 QUICK: dict[str, dict[str, Any]] = {
     "ksh": {"anchors": 10, "steps": 20},
@@ -122,8 +123,8 @@ def test_without_an_agent(weights: str) -> None:
 def test_the_small_net_from_nothing() -> None:
     losses: dict[str, list[float]] = {}
 
-    def listen(stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-        losses.setdefault(stage, []).extend(figures[k] for k in figures if k == "loss")
+    def listen(step: Step) -> None:
+        losses.setdefault(step.stage, []).extend(v for k, v in step.figures.items() if k == "loss")
 
     options = quick(backbone_settings={"epochs": 4, "batch": 16})
     trained = train(SCENES, options, progress=listen)
@@ -178,11 +179,11 @@ def test_fine_tuning_pretrained_weights_saves_them(tmp_path: Path) -> None:
 def test_a_method_and_an_agent_from_features_at_hand() -> None:
     data = blobs(60)
     options = quick(settings=DEEP | {"epochs": 12, "lr": 1e-2, "gamma": 4})
-    method, policy, curve = fit_from_features(data.array, data.labels, options)
+    method, policy, curve = fit_from_views(data, options)
     assert gap(method.codes(data.array[:, 0]), data.labels) > 0.3
     assert policy is not None
     assert len(curve) == 2
-    _, nobody, _ = fit_from_features(data.array, data.labels, replace(options, agent=False))
+    _, nobody, _ = fit_from_views(data, replace(options, agent=False))
     assert nobody is None
 
 
@@ -190,13 +191,13 @@ def test_a_method_and_an_agent_from_features_at_hand() -> None:
 
 
 class Cut:
-    """Progress that ends as with Ctrl-C, after so many steps of a stage."""
+    """Progress that raises, as on Ctrl-C, after some steps of a stage."""
 
     def __init__(self, stage: str, after: int) -> None:
         self.stage, self.after = stage, after
 
-    def __call__(self, stage: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-        if stage == self.stage and done >= self.after:
+    def __call__(self, step: Step) -> None:
+        if step.stage == self.stage and step.done >= self.after:
             raise InterruptedError
 
 
@@ -219,18 +220,18 @@ def test_a_training_cut_off_goes_on_and_ends_the_same(
     with pytest.raises(InterruptedError):
         train(SCENES, options, out=out, progress=Cut(stage, after))
     assert (out / CHECKPOINT).is_dir()
-    with pytest.raises(TrainingError, match="holds an interrupted training: --resume goes on"):
+    with pytest.raises(UnfinishedTrainingError, match="continue it with resume=True, or start"):
         train(SCENES, options, out=out)
     for other in (replace(options, seed=1), replace(options, settings=DEEP | {"epochs": 3})):
-        with pytest.raises(TrainingError, match="with other options or data"):
+        with pytest.raises(UnfinishedTrainingError, match="with other options or data"):
             train(SCENES, other, out=out, resume=True)
-    with pytest.raises(TrainingError, match="with other options or data"):
+    with pytest.raises(UnfinishedTrainingError, match="with other options or data"):
         train(scenes(60, seed=1, size=32, train=30), options, out=out, resume=True)
     done: set[str] = set()
-    again = train(SCENES, options, out=out, resume=True, progress=lambda s, *_: done.add(s))
+    again = train(SCENES, options, out=out, resume=True, progress=lambda step: done.add(step.stage))
     assert again.model.fingerprint == whole.model.fingerprint
     assert again.curve == whole.curve
-    stages = ["backbone", "dch", "agent"]  # what was done is not done again
+    stages = ["backbone", "dch", "agent"]  # finished stages do not run again
     first = stages.index("agent" if stage == "rewards" else stage)
     assert done & set(stages) == set(stages[first:])
     assert not (out / CHECKPOINT).exists()
@@ -239,9 +240,9 @@ def test_a_training_cut_off_goes_on_and_ends_the_same(
 def test_a_trained_model_is_not_overwritten_unless_asked(weights: str, tmp_path: Path) -> None:
     options = quick("pca", bits=8, weights=weights, agent=False)
     train(SCENES, options, out=tmp_path)
-    with pytest.raises(TrainingError, match="holds a trained model: choose another --out"):
+    with pytest.raises(OutputExistsError, match="holds a trained model: choose another directory"):
         train(SCENES, options, out=tmp_path)
-    with pytest.raises(TrainingError, match="holds a trained model"):
+    with pytest.raises(OutputExistsError, match="holds a trained model"):
         train(SCENES, options, out=tmp_path, resume=True)
     train(SCENES, replace(options, seed=1), out=tmp_path, overwrite=True)
     assert MCHModel.load(tmp_path).bits == 8
@@ -302,7 +303,7 @@ def test_training_crops_have_the_sizes_of_the_layout() -> None:
 
 
 class Dropping(nn.Module):
-    """A network with a dropout, a batch norm and a map."""
+    """A network with dropout, batch normalisation and a feature map."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -315,7 +316,7 @@ class Dropping(nn.Module):
 
 
 class Watched(LiveViews):
-    """Notices features that are looked at as if for use while the backbone is being trained."""
+    """Counts batches in the wrong mode: evaluation with gradients, or training without."""
 
     caught = 0
 
@@ -434,7 +435,7 @@ def test_when_hardly_an_image_can_be_read(
 
 
 def labelled(labels: NDArray[np.bool_]) -> Dataset:
-    """Scenes under other labels, all but the last for training."""
+    """Scenes with these labels, all but the last for training."""
     n, classes = labels.shape
     drawn = scenes(n, size=32)
     rows = np.arange(n - 1)
@@ -450,7 +451,7 @@ def test_labels_that_tell_nothing_apart(method: str, weights: str, tmp_path: Pat
         train(labelled(np.ones((20, 2), bool)), options, out=tmp_path)
     with pytest.raises(ValueError, match="no two training images share a label"):
         train(labelled(np.eye(20, dtype=bool)), options, out=tmp_path)
-    assert list(tmp_path.iterdir()) == []  # no trace that a second try would stumble over
+    assert list(tmp_path.iterdir()) == []  # nothing that would get in the way of a second try
 
 
 def test_no_training_images_or_one(weights: str) -> None:
@@ -471,7 +472,7 @@ def test_images_without_a_label_are_counted_and_left_out(method: str, weights: s
 
 
 def test_two_images_are_enough(weights: str) -> None:
-    """Of which two share a label and two do not: three, then."""
+    """Two share a label and two do not, which takes three."""
     labels = np.array([[1, 0], [1, 0], [0, 1], [1, 0]], bool)
     for method in ("dch", "adsh", "lsh"):
         trained = train(labelled(labels), quick(method, weights=weights))
@@ -483,7 +484,7 @@ def test_two_images_are_enough(weights: str) -> None:
     [
         ({"method": "sha"}, "no method is called 'sha'"),
         ({"backbone": "vgg"}, "no backbone is called 'vgg'"),
-        ({"regions": "tiles"}, "regions come as crops or pooled, not 'tiles'"),
+        ({"regions": "tiles"}, "regions are crops or pooled, not 'tiles'"),
         (
             {"backbone": "alexnet", "regions": "pooled"},
             "alexnet has no feature map: use regions='crops'",
@@ -618,7 +619,7 @@ def test_keeping_at_random_prefers_no_region() -> None:
 
 def test_a_way_of_keeping_that_is_none() -> None:
     found = RegionCodes(np.zeros((1, 6, 1), np.uint8), np.ones((1, 6), np.float32))
-    with pytest.raises(ValueError, match="a way of keeping is one of base, mch, random_keep"):
+    with pytest.raises(ValueError, match="the way to keep codes is one of base, mch, random_keep"):
         kept_by("some", found, 0.5)
 
 
@@ -649,4 +650,4 @@ def test_on_a_gpu(method: str, finetune: bool, tmp_path: Path) -> None:
     images = [SCENES.images.image(i) for i in range(6)]
     here = MCHModel.load(tmp_path, device="cpu", engine="torch").encode_query(images)
     unlike = np.bitwise_count(here ^ model.encode_query(images)).sum()
-    assert unlike <= 0.05 * here.size * 8  # mixed precision rounds otherwise
+    assert unlike <= 0.05 * here.size * 8  # mixed precision rounds differently

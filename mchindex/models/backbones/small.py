@@ -8,7 +8,7 @@ from mchindex.models.backbones.base import Backbone
 
 
 class SmallNet(Backbone):
-    """192 features of pictures of 64 x 64 pixels; its map has 8 x 8 cells there."""
+    """192 features; at its default input of 64 x 64 pixels, the feature map has 8 x 8 cells."""
 
     name = "small"
     dim = 192
@@ -17,13 +17,13 @@ class SmallNet(Backbone):
     def __init__(self, size: int | None = None) -> None:
         super().__init__(size)
 
-        def stage(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
+        def block(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
             conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
             return [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
 
         self.layers = nn.Sequential(
-            *stage(3, 24, stride=2), *stage(24, 48), nn.MaxPool2d(2),
-            *stage(48, 96), nn.MaxPool2d(2), *stage(96, self.dim),
+            *block(3, 24, stride=2), *block(24, 48), nn.MaxPool2d(2),
+            *block(48, 96), nn.MaxPool2d(2), *block(96, self.dim),
         )  # fmt: skip
 
     def feature_map(self, pixels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Any network of the user's as a backbone: torchvision's, timm's, their own."""
+"""Any torch module as a backbone: from torchvision, from timm, or your own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from mchindex.models.backbones.base import Backbone
 
 
 class Wrapped(Backbone):
-    """A module that gives features, (n, dim), or a map of them, (n, dim, rows, columns).
+    """A module that returns features, (n, dim), or a feature map, (n, dim, rows, columns).
 
-    `mean` and `std` are those that the module was trained with, in units of 0…255. A model on it
-    can be saved; to load it again, pass the module (`MCHModel.load(…, backbone=…)`).
+    `mean` and `std` are those that the module was trained with, in units of 0…255. A model with
+    this backbone can be saved, but `MCHModel.load` needs the backbone: `load(path, backbone=…)`.
+    Where that is impractical, write a `Backbone` subclass and register it.
     """
 
     name = "wrapped"
@@ -35,7 +36,9 @@ class Wrapped(Backbone):
             out = module(torch.zeros(1, 3, size, size, device=device))
         module.train(mode)
         if not isinstance(out, Tensor) or out.ndim not in (2, 4):
-            raise ValueError("a backbone gives a tensor (n, dim) or (n, dim, rows, columns)")
+            raise ValueError(
+                "a backbone's module must return a tensor (n, dim) or (n, dim, rows, columns)"
+            )
         self.maps, self.dim = out.ndim == 4, out.shape[1]
 
     @property
