@@ -250,7 +250,7 @@ def use_threads(threads: int | None) -> int:
     """Sets the number of torch's threads; returns it, or 0 for all cores."""
     if threads is None:
         return 0
-    import torch
+    from mchindex.models.extract import set_threads
 
-    torch.set_num_threads(threads)
+    set_threads(threads)
     return threads

@@ -39,6 +39,11 @@ BATCH = 8  # inputs per pass on a CPU: larger batches do not fit its caches
 GPU_BATCH = 256
 
 
+def set_threads(threads: int) -> None:
+    """Sets how many threads torch and the extraction use, in this process."""
+    torch.set_num_threads(threads)
+
+
 def cores() -> int:
     """Threads to use: as many as torch may use, but no more than this process has cores."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

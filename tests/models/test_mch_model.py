@@ -374,7 +374,7 @@ def test_many_images_are_taken_in_parts(mode: Mode, monkeypatch: pytest.MonkeyPa
     [
         ({"xi": 1.1}, "xi is a probability between 0 and 1"),
         ({"xi": float("nan")}, "xi is a probability between 0 and 1"),
-        ({"sigma": 0.0}, "sigma is a region's side"),
+        ({"sigma": 0.0}, "sigma is the side of a region"),
     ],
 )
 def test_a_model_that_cannot_be(changes: dict[str, Any], message: str) -> None:
@@ -441,7 +441,7 @@ def test_sigma_and_xi_can_be_others(saved: Path) -> None:
 def test_what_the_caller_got_wrong_is_not_the_models_fault(saved: Path) -> None:
     with pytest.raises(ValueError, match="xi is a probability"):
         MCHModel.load(saved, xi=2)
-    with pytest.raises(ValueError, match="sigma is a region's side"):
+    with pytest.raises(ValueError, match="sigma is the side of a region"):
         MCHModel.load(saved, sigma=0)
     with pytest.raises(ValueError, match="device 'abacus' cannot be used here"):
         MCHModel.load(saved, device="abacus")

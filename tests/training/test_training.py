@@ -489,9 +489,9 @@ def test_two_images_are_enough(weights: str) -> None:
             {"backbone": "alexnet", "regions": "pooled"},
             "alexnet has no feature map: use regions='crops'",
         ),
-        ({"layout": "grid"}, "no layout is called 'grid'"),
+        ({"layout": "grid"}, "there is no layout 'grid'"),
         ({"bits": 20}, "bits is a multiple of 8"),
-        ({"sigma": 0.0}, "sigma is a region's side"),
+        ({"sigma": 0.0}, "sigma is the side of a region"),
         ({"xi": 1.5}, "xi is a probability"),
         ({"crops": 0}, "the agent learns from crops"),
         (
@@ -505,7 +505,7 @@ def test_two_images_are_enough(weights: str) -> None:
         ({"backbone_settings": {"batch": 1}}, "batches of at least 2 images"),
         ({"settings": {"epochs": 0}}, "at least 1 epoch"),
         ({"crop_sigma": (0.6, 0.3)}, "crop_sigma goes from small to large"),
-        ({"crop_sigma": (0.0, 0.3)}, "sigma is a region's side"),
+        ({"crop_sigma": (0.0, 0.3)}, "sigma is the side of a region"),
     ],
 )
 def test_options_that_cannot_be_are_refused_at_once(
