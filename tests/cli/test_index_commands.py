@@ -388,7 +388,7 @@ def test_a_region_of_the_query(home: Path, capsys: Capture) -> None:
     )
     assert any(hit["id"].endswith("004.png") for hit in answer["hits"])
     outside = refusal(capsys, "search", "paper.png", "--region", "0,0,300,300")
-    assert "does not lie within" in outside
+    assert "is not within the picture" in outside
 
 
 @pytest.mark.parametrize("text", ["1,2,3", "a,b,c,d", "0,0,nan,1", "", "1,2,3,4,5"])
