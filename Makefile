@@ -23,6 +23,7 @@ check: $(VENV)/installed $(VENV)/test $(VENV)/bench $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror cpp/*.cpp cpp/*.h cpp/mch/*.cpp cpp/mch/*.h
 	$(BIN)/mypy mchindex tests bench
+	$(BIN)/lint-imports
 	$(BIN)/stubtest mchindex._core --mypy-config-file pyproject.toml --allowlist tests/stubtest.allow
 	$(BIN)/python bench/readme.py --check
 
