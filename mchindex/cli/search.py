@@ -123,7 +123,7 @@ def search(
             if as_json:
                 typer.echo(json.dumps(one.to_json(), ensure_ascii=False))
             else:
-                _print(one, titled=len(queries or []) > 1)
+                _print(one, titled=len(queries or []) > 1, first=offset + 1)
             if out is not None or show_it:
                 grids.append(one.draw(opened, columns))
         if not found_any and not len(opened):
@@ -193,7 +193,7 @@ def read_box(text: str) -> tuple[float, float, float, float]:
     return x0, y0, x1, y1
 
 
-def _print(answer: _Answer, titled: bool) -> None:
+def _print(answer: _Answer, titled: bool, first: int) -> None:
     from rich.markup import escape
 
     console, hits = show.output(show.LONG_WIDTH), answer.hits
@@ -204,7 +204,7 @@ def _print(answer: _Answer, titled: bool) -> None:
         return
     own = any(hit.path is not None and hit.path != hit.id for hit in hits)
     table = show.listing("", "distance", "region", *(("id",) if own else ()), "image")
-    for place, hit in enumerate(hits, 1):
+    for place, hit in enumerate(hits, first):
         name = escape(str(hit.id))
         path = "" if hit.path is None else escape(hit.path)
         shown = (name, path) if own else (path or name,)

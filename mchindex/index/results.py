@@ -74,7 +74,8 @@ class Hits(Sequence[Hit]):
         text = f"{self.buckets:,} bucket{'' if self.buckets == 1 else 's'}, radius {self.radius}"
         if self.buckets > max(self.codes, 1):
             # Most of these buckets are empty, and nobody walked through them.
-            visited = f"{self.buckets:,}" if self.buckets < 10**6 else f"{self.buckets:.1e}"
+            many = self.buckets >= 10**6
+            visited = f"{self.buckets:.1e}".replace("+", "") if many else f"{self.buckets:,}"
             text = (
                 f"radius {self.radius}: a walk through all buckets would have visited {visited}; "
                 f"the engine looked at {self.codes:,} codes at most"
