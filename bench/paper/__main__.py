@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # bench/, whose scripts impo
 from mchindex.errors import MCHError
 from mchindex.models.hashing import check_bits
 from mchindex.training.features import default_cache
-from paper.experiments import Experiments, Studies, read_record
+from paper.experiments import Experiments, read_record
 from paper.figures import DATASETS, SUPERVISED, UNSUPERVISED
 from paper.report import add_pictures, write_report
 from paper.runs import Options, locked
@@ -85,7 +85,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--crops", type=int, default=8, help="random crops per training image")
     add("--part", type=int, default=2000, help="database images in the sigma study")
     add("--classes", nargs=2, default=[], metavar="CLASS",
-        help="two whose queries are studied separately (airplane and bird, or two near 5%%)")  # fmt: skip
+        help="two to study separately (airplane and bird, or two of about 5%%)")  # fmt: skip
     add("--visual", choices=("data", "scenes", "none"), default="data",
         help="pictures of the visual study: the data's own or drawn ones")  # fmt: skip
     add("--workers", type=int, default=2, help="processes at a time")
@@ -107,8 +107,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 def experiments(args: argparse.Namespace) -> Experiments:
     given = vars(args)
     options = Options(**{f.name: given[f.name] for f in fields(Options) if f.name in given})
-    studies = Studies(**{f.name: given[f.name] for f in fields(Studies)})
-    return Experiments(options, studies, args.report)
+    return Experiments(options, args.report)
 
 
 def main() -> None:

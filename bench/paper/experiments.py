@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common import progress, record
-from mchindex.datasets import open_dataset
+from common import record
+from mchindex.datasets import Dataset, open_dataset
 from mchindex.regions import corners_and_centre
 from mchindex.training.measure import Coded
-from paper import beyond, records
+from paper import beyond, records, runs
 from paper.figures import SUPERVISED, guess
-from paper.records import (
-    Beyond,
-    DataFacts,
-    Pairs,
-    Record,
-    RunSettings,
-    Sensitivity,
-    Timing,
-    Unsupervised,
-    Visual,
-    from_json,
-    to_json,
-)
-from paper.runs import (
-    XI,
-    Data,
-    Key,
-    Options,
-    RunError,
-    check_data,
-    mean_rows,
-    read_cell,
-    read_result,
-    run_cells,
-)
+from paper.records import Record, from_json, to_json
+from paper.runs import XI, Data, Key, Options, RunError, read_cell
 from paper.stages import Stages
-from paper.statements import statements
+from paper.statements import advantages, statements
 from paper.studies import choose_classes, pairs, sensitivity
 from paper.timing import merged, timing
 from paper.visual import visual, visual_of_scenes
@@ -51,34 +29,31 @@ STUDIES = 2  # raised when a study gives other figures for the same cells
 SCENES = 4000  # drawn pictures for the visual study
 
 
-@dataclass(frozen=True)
-class Studies:
-    """What is studied beyond the cells, and how."""
-
-    paper: str | None = None  # one of the paper's data sets, "none", or None to guess
-    part: int = 2000  # database images in the sigma study
-    classes: Sequence[str] = ()
-    visual: str = "data"  # or scenes, none
-
-
 class Experiments:
     """The stages. The data is opened only if a stage has to be computed."""
 
-    def __init__(self, options: Options, studies: Studies, only_read: bool = False) -> None:
-        self.options, self.studies = options, studies
+    def __init__(self, options: Options, only_read: bool = False) -> None:
+        self.options = options
         self.folder = options.work / "paper"
         self.stage = Stages(self.folder, only_read)
         names = ("name", "regions", "sigma", "crops", "size")
         self.basis = {name: getattr(options, name) for name in names}
 
     @cached_property
-    def data(self) -> Data:
+    def dataset(self) -> Dataset:
         dataset = open_dataset(self.options.data)
-        check_data(self.options.work, dataset)
-        # An unknown class is reported now rather than after hours of work.
-        queries = dataset.labels[dataset.splits["query"]]
-        choose_classes(dataset.classes, queries, self.studies.classes)
-        return Data(dataset, self.options)
+        runs.check_data(self.options.work, dataset)
+        return dataset
+
+    @cached_property
+    def classes(self) -> list[str]:
+        queries = self.dataset.labels[self.dataset.splits["query"]]
+        return choose_classes(self.dataset.classes, queries, self.options.classes)[0]
+
+    @cached_property
+    def data(self) -> Data:
+        _ = self.classes  # an unknown class is reported now rather than after hours of work
+        return Data(self.dataset, self.options)
 
     @cached_property
     def steps(self) -> beyond.Steps:
@@ -110,139 +85,128 @@ class Experiments:
 
     def run(self) -> Record:
         """Runs all stages that are not stored yet, one after another."""
-        options, stage, cell = self.options, self.stage, self.studied
-        wanted = {name: list(getattr(options, name)) for name in ("methods", "bits")}
-        wanted_cells = self.basis | wanted | {"seeds": options.seeds}
-        data = stage("features", DataFacts, self.basis, self._features)
-        cells = stage("cells", dict[str, int], wanted_cells, self._cells,
-                      lambda: not options.missing)  # fmt: skip
-        found: dict[str, Any] = {"data": data or DataFacts(options.name), "cells": cells}
-        if cell:
-            key = self.of([cell], classes=list(self.studies.classes))
-            found["study"] = cell[:2]
-            found["sensitivity"] = stage("sensitivity", Sensitivity,
-                                         key | {"part": self.studies.part},
-                                         partial(self._sensitivity, cell))  # fmt: skip
-            found["pairs"] = stage("pairs", Pairs, key, partial(self._pairs, cell))
-            found["time"] = self._time(cell)
-            if self.studies.visual == "scenes":
-                scenes = {"images": SCENES, "studies": STUDIES}
-                draw = partial(visual_of_scenes, self.folder / "scenes", SCENES, 0)
-                found["visual"] = stage("visual-scenes", Visual, scenes, draw)
-            elif self.studies.visual == "data":
-                found["visual"] = stage("visual", Visual, key, partial(self._visual, cell))
-        found["beyond"] = self._beyond()
-        return self._record(found)
+        options, stage = self.options, self.stage
+        key = self.basis | {name: getattr(options, name) for name in ("methods", "bits", "seeds")}
+        data = stage("features", records.DataFacts, self.basis, self._features)
+        cells = stage("cells", dict[str, int], key, self._cells, fresh=not options.missing)
+        found = {"data": data or records.DataFacts(options.name), "cells": cells}
+        if self.studied:
+            found |= self._studies(self.studied)
+        return self._record(found | {"beyond": self._beyond()})
 
-    def _features(self) -> DataFacts:
+    def _features(self) -> records.DataFacts:
         dataset = self.data.dataset
         sizes = {split: len(rows) for split, rows in dataset.splits.items()}
         classes = float(self.data.labels("database").sum(1).mean())
-        return DataFacts(dataset.name, list(dataset.classes), **sizes, classes_an_image=classes)
+        names = list(dataset.classes)
+        return records.DataFacts(dataset.name, names, **sizes, classes_an_image=classes)
 
     def _cells(self) -> dict[str, int]:
         if self.options.missing:
             _ = self.data  # the features must exist before the workers read them
-        run_cells(self.options)
+        runs.run_cells(self.options)
         return {"cells": len(self.options.cells)}
 
-    def _sensitivity(self, cell: Key) -> Sensitivity:
-        found = read_cell(self.options, cell, self.data.backbone.dim)
-        return sensitivity(found, self.data, self.studies.part, self.studies.classes, self.threads)
+    def _studies(self, cell: Key) -> dict[str, Any]:
+        options, stage = self.options, self.stage
+        key = self.of([cell], classes=options.classes)
+        found: dict[str, Any] = {
+            "study": cell[:2],
+            "sensitivity": stage(
+                "sensitivity", records.Sensitivity, key | {"part": options.part},
+                lambda: sensitivity(read_cell(options, cell, self.data.backbone.dim), self.data,
+                                    options.part, options.classes, self.threads),
+            ),
+            "pairs": stage(
+                "pairs", records.Pairs, key, lambda: pairs(self.coded(cell), XI, self.classes)
+            ),
+            "time": self._time(cell),
+        }  # fmt: skip
+        if options.visual == "scenes":
+            found["visual"] = stage(
+                "visual-scenes", records.Visual, {"images": SCENES, "studies": STUDIES},
+                lambda: visual_of_scenes(self.folder / "scenes", SCENES, 0),
+            )  # fmt: skip
+        elif options.visual == "data":
+            layout = corners_and_centre(options.sigma)
+            found["visual"] = stage(
+                "visual", records.Visual, key,
+                lambda: visual(self.coded(cell), self.data.dataset, layout, XI, 0),
+            )  # fmt: skip
+        return found
 
-    def _pairs(self, cell: Key) -> Pairs:
-        coded = self.coded(cell)
-        classes, _ = choose_classes(coded.classes, coded.query_labels, self.studies.classes)
-        return pairs(coded, XI, classes)
-
-    def _time(self, studied: Key) -> Timing | None:
+    def _time(self, studied: Key) -> records.Timing | None:
         """One stage per cell, so that an interruption loses little."""
-        cells = [cell for cell in TIMED if cell in self.options.cells] or [studied]
         parts = []
-        for cell in cells:
+        for cell in [cell for cell in TIMED if cell in self.options.cells] or [studied]:
             name = f"{cell[0]}-{cell[1]}"
-            part = self.stage(f"time-{name}", Timing, self.of([cell]), partial(self._timed, cell))
+
+            def compute(name: str = name, cell: Key = cell) -> records.Timing:
+                return timing(name, self.coded(cell), XI)
+
+            part = self.stage(f"time-{name}", records.Timing, self.of([cell]), compute)
             parts += [part] if part else []
         return merged(parts) if parts else None
 
-    def _timed(self, cell: Key) -> Timing:
-        return timing(f"{cell[0]}-{cell[1]}", self.coded(cell), XI)
-
-    def _visual(self, cell: Key) -> Visual:
-        layout = corners_and_centre(self.options.sigma)
-        return visual(self.coded(cell), self.data.dataset, layout, XI, 0)
-
-    def _beyond(self) -> Beyond | None:
+    def _beyond(self) -> records.Beyond | None:
         """One stage per step."""
         options, seeds = self.options, range(self.options.seeds)
         widths = [b for b in beyond.BITS if b in options.bits]
-        cells = [(m, b, s) for m in beyond.METHODS if m in options.methods
-                 for b in widths for s in seeds]  # fmt: skip
+        methods = [m for m in beyond.METHODS if m in options.methods]
+        cells = [(m, b, s) for m in methods for b in widths for s in seeds]
         if not cells:
             return None
-        found = Beyond()
-        steps: dict[str, Callable[[], records.Step]] = {
-            "beyond-crop-labels": lambda: self.steps.crop_labels(),
-            "beyond-regions": lambda: self.steps.more_regions(),
-            "beyond-together": lambda: self.steps.together(),
-        }
-        for name, compute in steps.items():
+        found = records.Beyond()
+        for name, compute in (
+            ("beyond-crop-labels", lambda: self.steps.crop_labels()),
+            ("beyond-regions", lambda: self.steps.more_regions()),
+            ("beyond-together", lambda: self.steps.together()),
+        ):
             step = self.stage(name, records.Step, self.of(cells), compute)
             found.steps += [step] if step else []
-        if "hashnet" in options.methods:
+        if "hashnet" in methods:
             single = [m for m in ("itq", "pca") if m in options.methods]  # shown beside it
-            cells += [(m, b, s) for m in single for b in widths for s in seeds]
+            key = self.of([*cells, *((m, b, s) for m in single for b in widths for s in seeds)])
             found.unsupervised = self.stage(
-                "beyond-unsupervised", Unsupervised, self.of(cells),
+                "beyond-unsupervised", records.Unsupervised, key,
                 lambda: self.steps.unsupervised(),
             )  # fmt: skip
         return found
 
     def _record(self, found: dict[str, Any]) -> Record:
         options, cells = self.options, self.options.cells
-        results = [r for cell in cells if (r := read_result(options.path(cell)))]
+        results = [r for cell in cells if (r := runs.read_result(options.path(cell)))]
         if not results:
             raise RunError(f"no cells in {options.work}: run without --report first")
-        settings = RunSettings(
+        names = ("regions", "size", "sigma", "crops", "workers", "visual")
+        settings = records.RunSettings(
             data=options.name,
-            paper=self.studies.paper or guess(options.name, found["data"].classes),
-            regions=options.regions,
-            size=options.size,
-            sigma=options.sigma,
+            paper=options.paper or guess(options.name, found["data"].classes),
             xi=XI,
-            crops=options.crops,
             backbone="efficientnet-lite0, frozen",
             seeds=max(r.seed for r in results) + 1,
             cells=len(results),
             cells_wanted=len(cells),
-            workers=options.workers,
-            visual=self.studies.visual,
+            **{name: getattr(options, name) for name in names},
         )
-        header = record(to_json(settings), 0, to_json(mean_rows(results)))
-        seconds = dict(self.stage.seconds)
+        header = record(to_json(settings), 0, to_json(runs.mean_rows(results)))
         # Cells may be older than their stage; then they count with the time they took.
         spent = sum(r.seconds["all"] for r in results) / options.workers
-        seconds["cells"] = max(seconds.get("cells", 0.0), spent)
+        seconds = self.stage.seconds | {"cells": max(self.stage.seconds.get("cells", 0), spent)}
         rounded = {name: round(s, 1) for name, s in seconds.items()}
-        return with_statements(replace(from_json(Record, header), **found, seconds=rounded))
+        return judged(replace(from_json(Record, header), **found, seconds=rounded))
 
 
-def with_statements(made: Record) -> Record:
-    """The record with the paper's statements judged by its figures."""
+def judged(made: Record) -> Record:
+    """The record with all that is computed from its figures: the verdicts above all."""
+    if made.time:
+        made.time.against = advantages(made.time)
     return replace(made, statements=statements(made))
 
 
 def read_record(path: Path) -> Record:
-    """A record from paper.json. Raises RunError if it cannot be read."""
-    import json
-
-    from paper.statements import advantages
-
+    """A record from paper.json, judged again. Raises RunError if it cannot be read."""
     try:
-        made = from_json(Record, json.loads(path.read_text("utf-8")))
+        return judged(from_json(Record, json.loads(path.read_text("utf-8"))))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} is not a record of this program: {error}") from error
-    if made.time:
-        made.time.against = advantages(made.time)
-    progress(f"read {path}")
-    return with_statements(made)

@@ -104,7 +104,9 @@ def f1_by_time(record: Record) -> str:
         line = Line(name, points, colours[c.engine], c.way == "base", "o")
         panels.setdefault(cell_title(c.cell), []).append(line)
     labels = ("microseconds per query", "F1")
-    return inline(plot_panels, panels, *labels, columns=2, log=True, from_zero=True) if panels else ""
+    return (
+        inline(plot_panels, panels, *labels, columns=2, log=True, from_zero=True) if panels else ""
+    )
 
 
 def cell_title(cell: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 Curve = list[tuple[float, float]]  # F1 by the number of buckets visited, on a log scale
-hints = cache(get_type_hints)
+hints: Any = cache(get_type_hints)
 
 
 @dataclass
@@ -50,9 +50,7 @@ class CellResult:
     mch: Figures | None = None  # this and the next two only for supervised methods
     random_keep: Figures | None = None
     keep_all: Figures | None = None
-    agent: dict[str, Any] | None = None
-    curve: list[Any] = field(default_factory=list)  # the agent's training
-    anhc_by_xi: dict[str, float] | None = None
+    agent: dict[str, Any] | None = None  # its settings
 
 
 @dataclass

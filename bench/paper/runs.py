@@ -32,21 +32,18 @@ from mchindex.datasets import Dataset, open_dataset
 from mchindex.errors import MCHError
 from mchindex.evaluation import Evaluation
 from mchindex.files import replacing, write_file
-from mchindex.models import MCHModel
+from mchindex.models import MCHModel, Policy, RegionCodes, create_method
 from mchindex.models.backbones import create_backbone
 from mchindex.models.extract import Extractor, Mode, choose_device
 from mchindex.models.hashing import HashMethod, Packed
-from mchindex.models.methods import create_method
-from mchindex.models.policy import Policy
-from mchindex.models.region_codes import RegionCodes
 from mchindex.models.views import Features
-from mchindex.progress import Progress, Step
+from mchindex.progress import Display
 from mchindex.regions import corners_and_centre
 from mchindex.training.features import WHOLE_ONLY, FeatureCache, Fixed, Regions, WithCrops
-from mchindex.training.measure import WAYS, Coded, kept_by, measure
+from mchindex.training.measure import WAYS, Coded, measure
 from mchindex.training.options import Labelling, TrainingOptions
 from mchindex.training.run import fit_from_views, labelled
-from paper.figures import ANHC_XI, LABELS, SUPERVISED
+from paper.figures import LABELS, SUPERVISED
 from paper.records import CellResult, Figures, MCHRow, Row, from_json, to_json
 
 XI = 0.5
@@ -61,7 +58,7 @@ class RunError(MCHError):
 
 @dataclass(frozen=True)
 class Options:
-    """Which cells are computed, on which data, and where they are kept."""
+    """What is computed, on which data, and where it is kept; the options of the command."""
 
     data: str
     name: str
@@ -76,6 +73,10 @@ class Options:
     seeds: int
     workers: int
     threads: int
+    paper: str | None  # one of the paper's data sets, "none", or None to guess
+    part: int  # database images in the sigma study
+    classes: Sequence[str]  # two whose queries are studied separately, or none to choose them
+    visual: str  # data, scenes or none
     labels: Labelling = "images"
 
     @property
@@ -107,8 +108,8 @@ class Data:
     def features(self, split: str, wanted: Regions, only: Any = ...) -> NDArray[np.float16]:
         """(images, regions, dim) of a split, or of `only` some of its images."""
         rows, cache = self.dataset.splits[split][only], FeatureCache(self.options.cache)
-        tell = tell_features(split)
-        return cache.features(self.extractor, self.dataset.images, rows, wanted, tell)
+        with Display(titles={"features": f"features, {split}"}) as display:
+            return cache.features(self.extractor, self.dataset.images, rows, wanted, display)
 
     def labels(self, split: str) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = self.dataset.labels[self.dataset.splits[split]]
@@ -133,14 +134,6 @@ class Data:
         return Coded(queries, database, labels, self.labels("database"), classes, {})
 
 
-def tell_features(what: str) -> Progress:
-    def tell(step: Step) -> None:
-        if step.done % 4096 == 0 or step.done == step.total:
-            progress(f"features of {what}: {step.done:,} of {step.total:,}")
-
-    return tell
-
-
 def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[str, Any]]:
     """Trains and measures one cell: its figures, and what `read_cell` returns."""
     method, bits, seed = cell
@@ -155,24 +148,21 @@ def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[
         labels=options.labels,
     )
     start = time.monotonic()
-    base, policy, curve = fit_from_views(data.views(training), training)
+    base, policy, _ = fit_from_views(data.views(training), training)
     trained = time.monotonic() - start
     model = data.model(base, policy)
     queries = model.codes_of(torch.from_numpy(data.queries[:, 0]))
     coded = data.coded(queries, model.regions_of(data.database))
     # Only the curves by buckets are shown. Curves by K would double the time.
     found = measure(coded, XI, WAYS if supervised else ("base",), seed=seed, threads=1, ks=[1])
+    ways: dict[str, Any] = {way: _figures(one) for way, one in found.items()}
     result = CellResult(
         *cell,
         seconds={"train": trained, "all": time.monotonic() - start},
         settings=base.settings.to_json(),
         agent=training.agent_options().to_json() if supervised else None,
-        curve=curve,
-        **{way: _figures(one) for way, one in found.items()},
+        **ways,
     )
-    if supervised:
-        chosen = {xi: coded.database.chosen(kept_by("mch", coded.database, xi)) for xi in ANHC_XI}
-        result.anhc_by_xi = {str(xi): len(c) / len(coded.labels) for xi, c in chosen.items()}
     parts = {
         "method": base.state_dict(),
         "policy": None if policy is None else policy.state_dict(),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,53 +25,43 @@ class Stored:
     seconds: float
     result: Any = None
 
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, json.dumps(to_json(self)))
 
-def read(path: Path) -> Stored | None:
-    """What a stage stored; None if the file is missing, cut short or of another shape."""
+
+def read(path: Path, key: Any) -> Stored | None:
+    """What is stored under this key; None if there is nothing, or the file is damaged."""
     try:
-        return from_json(Stored, json.loads(path.read_text()))
+        stored = from_json(Stored, json.loads(path.read_text()))
     except (OSError, ValueError):
         return None
+    return stored if stored.key == key else None
 
 
-def write(path: Path, stored: Stored) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, json.dumps(to_json(stored)))
+@contextmanager
+def clock(path: Path, key: Any, before: float = 0.0) -> Iterator[Callable[[], float]]:
+    """Counts the seconds spent in its block on top of those noted in a file, or else of `before`.
 
-
-class Clock:
-    """Counts the seconds spent in its block, and notes them in a file, also if it is killed.
-
-    A file with the same key adds its seconds: so does an interrupted run that is resumed.
+    They are noted there again and again, so that a run that resumes after a kill adds to them.
     """
+    noted, start, over = read(path, key), time.monotonic(), threading.Event()
 
-    def __init__(self, path: Path, key: Any, before: float = 0.0, tick: float = TICK) -> None:
-        self.path, self.key, self.tick = path, key, tick
-        stored = read(path)
-        self.before = stored.seconds if stored and stored.key == key else before
+    def seconds() -> float:
+        return (noted.seconds if noted else before) + time.monotonic() - start
 
-    @property
-    def seconds(self) -> float:
-        return self.before + time.monotonic() - self.start
+    def note() -> None:
+        while not over.wait(TICK):
+            Stored(key, seconds()).write(path)
+        Stored(key, seconds()).write(path)
 
-    def __enter__(self) -> Clock:
-        self.start = time.monotonic()
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self.thread.join()
-        self._note()
-
-    def _run(self) -> None:
-        while not self.over.wait(self.tick):
-            self._note()
-
-    def _note(self) -> None:
-        write(self.path, Stored(self.key, self.seconds))
+    thread = threading.Thread(target=note, daemon=True)
+    thread.start()
+    try:
+        yield seconds
+    finally:
+        over.set()
+        thread.join()
 
 
 class Stages:
@@ -81,40 +72,32 @@ class Stages:
         self.seconds: dict[str, float] = {}
 
     def __call__(
-        self,
-        name: str,
-        kind: type[T],
-        key: Any,
-        compute: Callable[[], T],
-        fresh: Callable[[], bool] = lambda: True,
+        self, name: str, kind: type[T], key: Any, compute: Callable[[], T], fresh: bool = True
     ) -> T | None:
-        """The stage's result, which is computed unless one with this key is stored and `fresh`.
+        """The stage's result, which is computed unless it is stored under this key and `fresh`.
 
         None: nothing is stored, and stages are only read.
         """
         key = json.loads(json.dumps(key))
-        path = self.folder / f"{name}.json"
-        stored, result = read(path), None
-        same = stored is not None and stored.key == key
-        before = 0.0
-        if stored is not None and same:
-            before = stored.seconds  # a stale stage has more to do, not everything
+        path, noted = self.folder / f"{name}.json", self.folder / f"{name}.seconds"
+        before, result = 0.0, None
+        if stored := read(path, key):
             try:
-                result = from_json(kind, stored.result)
+                before, result = stored.seconds, from_json(kind, stored.result)
             except ValueError:
-                before = 0.0
-        if result is not None and (self.only_read or fresh()):
+                before = 0.0  # damaged
+        if result is not None and (self.only_read or fresh):
             progress(f"{name}: already computed")
             self.seconds[name] = before
-        elif self.only_read:
+            return result
+        if self.only_read:
             progress(f"{name}: not computed yet, left out")
-            result = None
-        else:
-            progress(f"{name}: started")
-            with Clock(self.folder / f"{name}.seconds", key, before) as clock:
-                result = compute()
-            self.seconds[name] = clock.seconds
-            write(path, Stored(key, clock.seconds, to_json(result)))
-            clock.path.unlink()
-            progress(f"{name}: done, {clock.seconds:.0f} s in total")
+            return None
+        progress(f"{name}: started")
+        with clock(noted, key, before) as seconds:
+            result = compute()
+        self.seconds[name] = seconds()
+        Stored(key, self.seconds[name], to_json(result)).write(path)
+        noted.unlink()
+        progress(f"{name}: done, {self.seconds[name]:.0f} s in total")
         return result

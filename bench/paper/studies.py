@@ -189,7 +189,7 @@ def pairs(coded: Coded, xi: float, classes: Sequence[str], block: int = 2048) ->
             for kind, which in (("similar", alike), ("other", ~alike)):
                 for g in range(5):
                     mine = apart[which & (many[images] == g)]
-                    tally[kind][:, w, g] += len(mine), mine.sum(), np.count_nonzero(mine == 0)
+                    tally[kind][:, w, g] += [len(mine), int(mine.sum()), int((mine == 0).sum())]
             hits = alike & (apart == 0)
             two[way] += _found_by_two(hits, no_common_class)
             if way == "mch":

@@ -10,7 +10,6 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +25,6 @@ from mchindex.models.hashing import Packed
 from mchindex.models.region_codes import Encoded
 from mchindex.training.measure import Coded, kept_by
 from paper.records import BucketTime, TimeCurve, TimePoint, Timing
-from paper.statements import advantages
 from paper.studies import Flags, similar
 
 QUERIES = 500  # timed at most
@@ -58,15 +56,11 @@ def timing(cell: str, coded: Coded, xi: float, limit: float = 60.0) -> Timing:
 
 
 def merged(parts: Sequence[Timing]) -> Timing:
-    """The cells' times as one, with how they compare."""
-    out = Timing(
-        [c for part in parts for c in part.curves],
-        [b for part in parts for b in part.own_bucket],
-        sorted({text for part in parts for text in part.missing}),
-        QUERIES,
-        LARGEST_K,
-    )
-    return replace(out, against=advantages(out))
+    """The cells' times as one."""
+    curves = [c for part in parts for c in part.curves]
+    buckets = [b for part in parts for b in part.own_bucket]
+    missing = sorted({text for part in parts for text in part.missing})
+    return Timing(curves, buckets, missing, QUERIES, LARGEST_K)
 
 
 def _bucket_times(cell: str, way: str, chosen: Encoded, queries: Packed) -> list[BucketTime]:
@@ -105,8 +99,8 @@ def _race(
     }
     curves, lacks = [], []
     with tempfile.TemporaryDirectory() as folder:
-        arrays = {"codes": chosen.codes, "images": chosen.images, "queries": queries}
-        for name, array in arrays.items():
+        arrays = (("codes", chosen.codes), ("images", chosen.images), ("queries", queries))
+        for name, array in arrays:
             np.save(Path(folder) / f"{name}.npy", array)
         run = Run(folder, 1, limit, 1, len(chosen) > len(np.unique(chosen.images)))
         for engine, kinds in engines.items():
@@ -118,12 +112,7 @@ def _race(
                     for k in ks:
                         _measure(worker, points, k, wanted, limit)
                 except FailedError as error:
-                    absent = "No module named" in str(error)
-                    lacks.append(
-                        f"The curve of {kind.module} is missing: it is not installed."
-                        if absent
-                        else f"{kind.title}: {error}"
-                    )
+                    lacks.append(f"{kind.title} is missing: {error}.")
                 finally:
                     if worker.alive:
                         worker.stop()

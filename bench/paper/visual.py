@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from common import progress
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.demo import MODEL, PICTURES, scenes_demo
 from mchindex.models import MCHModel
 from mchindex.models.region_codes import RegionCodes
-from mchindex.progress import Step
+from mchindex.progress import Display
 from mchindex.regions import WHOLE, Layout
 from mchindex.training.measure import Coded, encode_dataset, kept_by
 from paper.records import Neighbour, Picture, Query, Visual
@@ -31,31 +30,26 @@ Ids = NDArray[np.int64]
 
 
 class Near:
-    """Distances between queries and images under X and MCH-X, for some queries at a time."""
+    """Distances between queries and images under X and MCH-X."""
 
     def __init__(self, coded: Coded, xi: float) -> None:
         self.coded = coded
         self.kept = {way: kept_by(way, coded.database, xi) for way in ("base", "mch")}
 
-    def __call__(self, queries: slice) -> tuple[Any, Any, Any, Flags, Flags]:
-        """(q, n) each: distance under X, distance under MCH-X and its region, which images are
-        similar, and which of these MCH-X moved to distance 0."""
-        coded = self.coded
-        base, _ = distances(coded.queries[queries], coded.database, self.kept["base"])
-        mch, region = distances(coded.queries[queries], coded.database, self.kept["mch"])
-        alike = similar(coded.query_labels[queries], coded.labels)
+    def __call__(self, q: int, count: int = 1) -> tuple[Any, Any, Any, Flags, Flags]:
+        """Of queries from q on, (count, n) each: distance under X, distance under MCH-X and its
+        region, which images are similar, and which of these MCH-X moved to distance 0."""
+        coded, some = self.coded, slice(q, q + count)
+        base, _ = distances(coded.queries[some], coded.database, self.kept["base"])
+        mch, region = distances(coded.queries[some], coded.database, self.kept["mch"])
+        alike = similar(coded.query_labels[some], coded.labels)
         return base, mch, region, alike, alike & (base > 0) & (mch == 0)
-
-    def one(self, q: int) -> tuple[Any, Any, Any, Flags, Flags]:
-        """The same for one query, (n,) each."""
-        base, mch, region, alike, moved = self(slice(q, q + 1))
-        return base[0], mch[0], region[0], alike[0], moved[0]
 
     def able(self) -> Ids:
         """The queries with enough similar images, at least one of them moved to distance 0."""
         found = []
         for start in range(0, len(self.coded.queries), BLOCK):
-            *_, alike, moved = self(slice(start, start + BLOCK))
+            *_, alike, moved = self(start, BLOCK)
             found.append(moved.any(1) & (alike.sum(1) >= SIMILAR))
         return np.flatnonzero(np.concatenate(found))
 
@@ -92,7 +86,7 @@ def visual(coded: Coded, dataset: Dataset, layout: Layout, xi: float, seed: int)
         f" Of the {SIMILAR} similar images of each query, at most {MOVED} are drawn from those "
         "that a region moved to distance 0, and the rest from all other similar images."
     )
-    of = {q: near.one(q) for q in chosen}
+    of = {q: [part[0] for part in near(q)] for q in chosen}
     shown = {}
     for q in chosen:
         *_, alike, moved = of[q]
@@ -133,7 +127,7 @@ def _two_queries(near: Near, able: Ids, rng: np.random.Generator) -> tuple[int, 
     labels = near.coded.query_labels
     for q in rng.permutation(able).tolist():
         apart = able[~(labels[able] & labels[q]).any(1)]
-        images = rng.permutation(np.flatnonzero(near.one(q)[-1]))[:TRIED]
+        images = rng.permutation(np.flatnonzero(near(q)[-1]))[:TRIED]
         for i, finds in zip(images.tolist(), near.hits(apart, images).T, strict=True):
             if len(others := apart[finds]):
                 return int(i), int(q), int(rng.choice(others))
@@ -155,12 +149,8 @@ def _thumbnail(dataset: Dataset, split: str, row: int) -> Picture:
 
 def visual_of_scenes(work: Path, images: int, seed: int) -> Visual:
     """The study on drawn pictures, with the model that `mch demo` trains on them."""
-
-    def tell(step: Step) -> None:
-        if step.done == step.total:
-            progress(f"scenes: {step.stage}")
-
-    scenes_demo(work, images, seed, threads=1, progress=tell)
+    with Display() as display:
+        scenes_demo(work, images, seed, threads=1, progress=display)
     dataset = open_dataset(str(work / PICTURES), seed=seed)
     model = MCHModel.load(work / MODEL)
     coded = encode_dataset(model, dataset, cache=work / "features")

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common import progress
 from mchindex.files import write_file
+from mchindex.progress import seconds
 from paper import figures, plots, statements
 from paper.plots import ENGINES
 from paper.records import Advantage, MCHRow, Picture, Record, Row, to_json
@@ -56,7 +57,7 @@ def render(template: str, record: Record) -> str:
         curve_widths=[b for b in CURVE_BITS if b in widths] or widths,
         theirs=partial(figures.theirs, record.settings.paper),
         counts=counts(record),
-        took=lasting(sum(record.seconds.values())),
+        took=seconds(sum(record.seconds.values())),
         seeds=seeds(record.settings.seeds),
         time_verdict=time_verdict(record.time.against if record.time else []),
         by_method=by_method,
@@ -101,10 +102,6 @@ def seeds(number: int) -> str:
     return "One seed." if number == 1 else f"Mean of {number} seeds, ± their standard deviation."
 
 
-def lasting(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
-
-
 def by_method(rows: Sequence[Row]) -> dict[str, dict[int, Row]]:
     found: dict[str, dict[int, Row]] = {}
     for row in rows:
@@ -120,5 +117,7 @@ def add_pictures(record: Record, page: Path) -> None:
     wanted: list[Any] = [x for query in record.visual.rows for x in (query, *query.images)]
     if len(tags) == len(wanted):
         for one, tag in zip(wanted, tags, strict=True):
-            found = dict(re.findall(r'(src|width|height)="(?:data:image/jpeg;base64,)?([^"]+)"', tag))
+            found = dict(
+                re.findall(r'(src|width|height)="(?:data:image/jpeg;base64,)?([^"]+)"', tag)
+            )
             one.picture = Picture(found["src"], int(found["width"]), int(found["height"]))
