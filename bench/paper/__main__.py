@@ -55,19 +55,14 @@ def slug(spec: str) -> str:
 def cells_folder(args: argparse.Namespace) -> Path:
     """A folder of its own for each setting that the cells depend on."""
     name = f"cells-{args.name}-{args.regions}-{args.size}"
-    if args.sigma != 0.5:
-        name += f"-sigma{args.sigma:g}"
-    if args.crops != 8:
-        name += f"-crops{args.crops}"
+    name += f"-sigma{args.sigma:g}" if args.sigma != 0.5 else ""
+    name += f"-crops{args.crops}" if args.crops != 8 else ""
     return Path(args.cache) / name
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python bench/paper",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser("python bench/paper", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add, methods = parser.add_argument, [*UNSUPERVISED, *SUPERVISED]
     add("--data", help="labelled images, as `mch train --data` takes them")
     add("--from", dest="record", type=Path, metavar="JSON", help="draw this record again")
@@ -104,10 +99,10 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def experiments(args: argparse.Namespace) -> Experiments:
-    given = vars(args)
-    options = Options(**{f.name: given[f.name] for f in fields(Options) if f.name in given})
-    return Experiments(options, args.report)
+def options_of(args: argparse.Namespace) -> Options:
+    return Options(
+        **{f.name: v for f in fields(Options) if (v := getattr(args, f.name, ...)) != ...}
+    )
 
 
 def main() -> None:
@@ -121,7 +116,7 @@ def main() -> None:
             args.work.mkdir(parents=True, exist_ok=True)
             # A report may be drawn while another run computes.
             with nullcontext() if args.report else locked(args.work):
-                made = experiments(args).run()
+                made = Experiments(options_of(args), args.report).run()
     except MCHError as error:
         sys.exit(f"bench/paper: {error}")
     except KeyboardInterrupt:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,7 @@ class Steps:
 
     def _labelled(self, labels: Labelling, methods: Sequence[str]) -> Options:
         """The same data with other labels, and cells in a folder of their own."""
-        work: Path = self.options.work / f"labels-{labels}"
+        work = self.options.work / f"labels-{labels}"
         work.mkdir(exist_ok=True)
         able = [m for m in methods if m in self.options.methods]
         bits = [b for b in BITS if b in self.options.bits]
@@ -115,10 +115,8 @@ class Steps:
         have = corners_and_centre(self.options.sigma).boxes
         new = [i for i, box in enumerate(layout.boxes)
                if not any(np.allclose(box, other) for other in have)]  # fmt: skip
-        added = Layout(
-            ("whole", *(layout.names[i] for i in new)),
-            (layout.boxes[0], *(layout.boxes[i] for i in new)),
-        )
+        names, boxes = zip(*((layout.names[i], layout.boxes[i]) for i in new), strict=True)
+        added = Layout(("whole", *names), (layout.boxes[0], *boxes))
         found = self.data.features("database", Parts(added))
         return layout, np.concatenate([self.data.database[:, :1], found], axis=1)
 
@@ -157,15 +155,10 @@ class Steps:
         return StepFigures(**{name: getattr(figures, name) for name in FIGURES})
 
     def _measured(self, cell: TrainedCell, xi: float) -> StepFigures:
-        figures = evaluate(
-            cell.queries,
-            as_codes(cell.database.chosen(cell.database.kept(xi))),
-            self.data.labels("query"),
-            self.data.labels("database"),
-            ks=[1],  # the curves are not used
-            budgets=[1],
-            threads=self.threads,
-        )
+        codes = as_codes(cell.database.chosen(cell.database.kept(xi)))
+        labels = self.data.labels("query"), self.data.labels("database")
+        few: dict[str, Any] = {"ks": [1], "budgets": [1]}  # the curves are not used
+        figures = evaluate(cell.queries, codes, *labels, threads=self.threads, **few)
         return StepFigures(**{name: float(getattr(figures, name)) for name in FIGURES})
 
 

@@ -54,9 +54,7 @@ class CellResult:
 
 
 @dataclass
-class Row:
-    """A base method at a code width: means over the seeds."""
-
+class Row:  # a base method at a code width: means over the seeds
     method: str
     bits: int
     seeds: int
@@ -89,9 +87,7 @@ class Sensitivity:
 
 
 @dataclass
-class PairGroup:
-    """Pairs of a query and an image: mean distance, and the share at distance 0."""
-
+class PairGroup:  # pairs of a query and an image: mean distance, and the share at distance 0
     pairs: int
     distance: float
     distance_mch: float
@@ -139,9 +135,7 @@ class TimeCurve:
 
 
 @dataclass
-class BucketTime:
-    """Time to look into the query's bucket alone."""
-
+class BucketTime:  # time to look into the query's bucket alone
     cell: str
     way: str
     images: int
@@ -149,9 +143,7 @@ class BucketTime:
 
 
 @dataclass
-class Advantage:
-    """How many times MCH-X's buckets and time X needs for the same F1."""
-
+class Advantage:  # how many times MCH-X's buckets and time X needs for the same F1
     cell: str
     engine: str
     points: int

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from common import progress
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.errors import MCHError
-from mchindex.evaluation import Evaluation
 from mchindex.files import replacing, write_file
 from mchindex.models import MCHModel, Policy, RegionCodes, create_method
 from mchindex.models.backbones import create_backbone
@@ -123,10 +122,9 @@ class Data:
             self._views = {key: labelled(array, labels, options)}
         return self._views[key]
 
-    def model(
-        self, method: HashMethod, policy: Policy | None, sigma: float | None = None
-    ) -> MCHModel:
-        sigma = self.options.sigma if sigma is None else sigma
+    def model(self, method: HashMethod, policy: Policy | None, sigma: float = 0) -> MCHModel:
+        """The model of a cell, at the sigma of the options if none is given."""
+        sigma = sigma or self.options.sigma
         return MCHModel(self.backbone, method, policy, sigma, mode=self.options.regions)
 
     def coded(self, queries: Packed, database: RegionCodes) -> Coded:
@@ -139,14 +137,9 @@ def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[
     method, bits, seed = cell
     supervised = method in SUPERVISED
     training = TrainingOptions(
-        method,
-        bits,
-        sigma=options.sigma,
-        regions=options.regions,
-        seed=seed,
-        agent=supervised,
+        method, bits, sigma=options.sigma, regions=options.regions, seed=seed, agent=supervised,
         labels=options.labels,
-    )
+    )  # fmt: skip
     start = time.monotonic()
     base, policy, _ = fit_from_views(data.views(training), training)
     trained = time.monotonic() - start
@@ -155,14 +148,16 @@ def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[
     coded = data.coded(queries, model.regions_of(data.database))
     # Only the curves by buckets are shown. Curves by K would double the time.
     found = measure(coded, XI, WAYS if supervised else ("base",), seed=seed, threads=1, ks=[1])
-    ways: dict[str, Any] = {way: _figures(one) for way, one in found.items()}
-    result = CellResult(
-        *cell,
-        seconds={"train": trained, "all": time.monotonic() - start},
-        settings=base.settings.to_json(),
-        agent=training.agent_options().to_json() if supervised else None,
-        **ways,
-    )
+    ways: dict[str, Any] = {
+        way: Figures(
+            f1_buckets=[(b, f1) for b, f1, *_ in one.f1_buckets],
+            **{name: getattr(one, name) for name in MEANS},
+        )
+        for way, one in found.items()
+    }
+    spent = {"train": trained, "all": time.monotonic() - start}
+    agent = training.agent_options().to_json() if supervised else None
+    result = CellResult(*cell, seconds=spent, settings=base.settings.to_json(), agent=agent, **ways)
     parts = {
         "method": base.state_dict(),
         "policy": None if policy is None else policy.state_dict(),
@@ -171,11 +166,6 @@ def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[
         "keep": torch.from_numpy(coded.database.keep),
     }
     return result, parts
-
-
-def _figures(found: Evaluation) -> Figures:
-    curve = [(b, f1) for b, f1, *_ in found.f1_buckets]
-    return Figures(f1_buckets=curve, **{name: getattr(found, name) for name in MEANS})
 
 
 @dataclass(frozen=True)
@@ -191,13 +181,13 @@ class TrainedCell:
 def read_cell(options: Options, cell: Key, dim: int) -> TrainedCell:
     """A finished cell, for features of `dim` numbers. A damaged one is removed."""
     path = options.path(cell)
-    result, parts = read_result(path), None
-    if result is not None:
-        try:
-            parts = torch.load(path.with_suffix(".pt"), map_location="cpu", weights_only=True)
-        except (FileNotFoundError, EOFError, RuntimeError, pickle.UnpicklingError):
-            remove_cell(path)
-    if result is None or parts is None:
+    result = read_result(path)
+    try:
+        parts = torch.load(path.with_suffix(".pt"), map_location="cpu", weights_only=True)
+    except (FileNotFoundError, EOFError, RuntimeError, pickle.UnpicklingError):
+        remove_cell(path)
+        result = None
+    if result is None:
         raise RunError(f"{path} or its .pt file is damaged or missing: run again to compute both")
     method = create_method(result.method, dim, result.bits, result.settings)
     method.load_state_dict(parts["method"])
@@ -215,10 +205,10 @@ def read_result(path: Path) -> CellResult | None:
     try:
         return from_json(CellResult, json.loads(path.read_text()))
     except FileNotFoundError:
-        return None
+        pass
     except ValueError:
         remove_cell(path)
-        return None
+    return None
 
 
 def remove_cell(path: Path) -> None:
@@ -283,7 +273,7 @@ def run_cells(options: Options) -> None:
 
 
 def _start_worker(options: Options, parent: int) -> None:
-    """Opens the data once per worker, which exits soon after its parent however that ended."""
+    """Prepares a worker, which exits soon after its parent however that ended."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -50,7 +50,7 @@ class CannotJudge(Exception):  # noqa: N818 - an outcome rather than an error
 @dataclass
 class Judgement:
     passed: bool | Mapping[str, bool]  # by cell, width or method where the test is made on several
-    evidence: str
+    evidence: str | Mapping[str, Any]  # or what statements.toml has in braces
     paper: str | None = None  # the same test on the paper's figures
     fails: Sequence[str] = ()
 
@@ -75,10 +75,13 @@ def statements(record: Record) -> list[records.Statement]:
         except CannotJudge as reason:
             found, said, fails = Judgement(False, str(reason)), UNKNOWN, []
         words = entry.get("test", "").format(**WORDS, one=one, two=two)
+        shown = found.evidence
+        if not isinstance(shown, str):
+            shown = entry["evidence"].format(**{"one": one, "two": two, **shown})
         figure, constructed = entry.get("figure", ""), "constructed" in entry
         out.append(
             records.Statement(
-                entry["where"], entry["quote"], words, said, found.evidence, figure, fails,
+                entry["where"], entry["quote"], words, said, shown, figure, fails,
                 found.paper, constructed,
             )
         )  # fmt: skip
@@ -227,15 +230,14 @@ def simple_and_complex(pairs: Pairs) -> tuple[PairGroup, PairGroup]:
 
 def complex(pairs: Pairs) -> Judgement:
     simple, rich = simple_and_complex(pairs)
-    text = f"{rich.at0:.1%} of the pairs against {simple.at0:.1%}"
-    return Judgement(rich.at0 < simple.at0, text)
+    return Judgement(rich.at0 < simple.at0, {"rich": rich, "simple": simple})
 
 
 def many_buckets(cells: Sequence[MCHRow]) -> Judgement:
     curves = {named(r): r.base.f1_buckets for r in cells}
     needs = {n: buckets_for(c, 0.9 * max(f for _, f in c)) or 1 for n, c in curves.items()}
-    text = f"median: {np.median(list(needs.values())):,.0f} buckets"
-    return Judgement({name: n >= 100 for name, n in needs.items()}, text)
+    median = np.median(list(needs.values()))
+    return Judgement({name: n >= 100 for name, n in needs.items()}, {"median": median})
 
 
 def significant(cells: Sequence[MCHRow]) -> Judgement:
@@ -257,12 +259,7 @@ def nearer(pairs: Pairs) -> Judgement:
     if similar is None or other is None:
         raise CannotJudge("all pairs are similar, or none is")
     less, others = (1 - g.distance_mch / max(g.distance, 1e-9) for g in (similar, other))
-    return Judgement(
-        less > others,
-        f"similar pairs are {less:.1%} nearer, others {others:.1%}; similar pairs are "
-        f"{similar.distance:.2f} bits apart with X and {similar.distance_mch:.2f} with MCH-X, "
-        "on average",
-    )
+    return Judgement(less > others, {"less": less, "others": others, "similar": similar})
 
 
 def regions(cells: Sequence[MCHRow]) -> Judgement:
@@ -302,7 +299,8 @@ def practical(time: Timing) -> Judgement:
     flat = engines["faiss"]
     if not flat:
         raise CannotJudge("; ".join(time.missing) or "FAISS was not timed")
-    faster, words = {}, {}
+    faster: dict[str, dict[str, list[float]]] = {}
+    words: dict[str, Any] = {}
     for engine in ("probe", "auto"):  # how many times as fast as FAISS, at each K that both have
         faster[engine] = {
             name: [micro / ours[k] for k, micro in theirs.items() if k in ours]
@@ -312,16 +310,11 @@ def practical(time: Timing) -> Judgement:
         means = [geometric(ratios) for ratios in faster[engine].values() if ratios]
         text = f"{geometric(means):.2f} times as fast, geometric mean" if means else "no point"
         words[engine] = text
-    left = {name: len(flat[name]) - len(ratios) for name, ratios in faster["probe"].items()}
-    return Judgement(
-        {
-            name: not left[name] and min(ratios, default=0) > 1
-            for name, ratios in faster["probe"].items()
-        },
-        f"{words['probe']}; {sum(left.values())} of {sum(map(len, flat.values()))} points are left "
-        "out because probing turned into a scan; with the engine's own choice (auto) "
-        f"{words['auto']}",
-    )
+    probe = faster["probe"]
+    left = {name: len(flat[name]) - len(r) for name, r in probe.items()}
+    passed = {name: not left[name] and min(r, default=0) > 1 for name, r in probe.items()}
+    total = sum(map(len, flat.values()))
+    return Judgement(passed, words | {"left": sum(left.values()), "points": total})
 
 
 def constant_time(time: Timing) -> Judgement:
@@ -331,8 +324,8 @@ def constant_time(time: Timing) -> Judgement:
     if not by:
         raise CannotJudge("nothing was timed")
     low, high = (geometric([v[i] for v in by.values()]) for i in (0, -1))
-    text = f"{low:.2f} µs with an eighth of the images, {high:.2f} µs with all"
-    return Judgement({name: v[-1] <= 2 * v[0] for name, v in by.items()}, text)
+    passed = {name: v[-1] <= 2 * v[0] for name, v in by.items()}
+    return Judgement(passed, {"low": low, "high": high})
 
 
 def advantages(time: Timing) -> list[records.Advantage]:
@@ -412,8 +405,8 @@ def above_unsupervised(method: str | None = None) -> Test:
         areas = {named(r): (area(r.base.f1_buckets), best[r.bits])
                  for r in of_method(cells, method)}  # fmt: skip
         ours, theirs = np.mean(list(areas.values()), axis=0)
-        text = f"mean F1 {ours:.3f}, against {theirs:.3f} of the best unsupervised method"
-        return Judgement({name: mine > other for name, (mine, other) in areas.items()}, text)
+        passed = {name: mine > other for name, (mine, other) in areas.items()}
+        return Judgement(passed, {"ours": ours, "theirs": theirs})
 
     return judge
 
@@ -470,38 +463,30 @@ def complex_gain(pairs: Pairs) -> Judgement:
     if not simple.at0 or not rich.at0:
         raise CannotJudge("no similar pairs share a bucket under X")
     low, high = simple.at0_mch / simple.at0, rich.at0_mch / rich.at0
-    return Judgement(
-        high > low,
-        f"{rich.at0:.2%} to {rich.at0_mch:.2%} ({high:.3f} times) against {simple.at0:.2%} to "
-        f"{simple.at0_mch:.2%} ({low:.3f} times)",
-    )
+    return Judgement(high > low, {"low": low, "high": high, "simple": simple, "rich": rich})
+
+
+def both_of(pairs: Pairs) -> records.TwoClasses:
+    if pairs.both is None:
+        raise CannotJudge("the data has fewer than two classes")
+    return pairs.both
 
 
 def both_classes(pairs: Pairs) -> Judgement:
-    if pairs.both is None:
-        raise CannotJudge("the data has fewer than two classes")
-    return Judgement(pairs.both.images > 0, f"images that show both: {pairs.both.images:,}")
+    return Judgement(both_of(pairs).images > 0, {"images": both_of(pairs).images})
 
 
 def several_buckets(pairs: Pairs) -> Judgement:
-    if pairs.both is None or not pairs.both.images:
+    both = both_of(pairs)
+    if not both.images:
         raise CannotJudge("no image shows both classes")
-    text = f"{pairs.both.several:,} of {pairs.both.images:,}"
-    share = f"{pairs.several_codes:.1%} of all images are in several buckets"
-    return Judgement(pairs.both.several > 0, f"{text}; {share}")
+    return Judgement(both.several > 0, {"both": both, "share": pairs.several_codes})
 
 
 def two_categories(pairs: Pairs) -> Judgement:
-    two = pairs.by_two
-    text = (
-        f"{two['base']:,} of {pairs.images:,} images with X, {two['mch']:,} with MCH-X, "
-        f"{two['mch_buckets']:,} of them in different buckets"
-    )
-    if pairs.both is not None:
-        found, classes = pairs.both.found, " and ".join(pairs.both.classes)
-        of = f"{found['base']:,} with X and {found['mch']:,} with MCH-X"
-        text += f"; of the images that show {classes}, {of}"
-    return Judgement(two["mch"] > two["base"] and two["mch_buckets"] > 0, text)
+    by, found = pairs.by_two, both_of(pairs).found
+    more = by["mch"] > by["base"] and by["mch_buckets"] > 0
+    return Judgement(more, {"by": by, "images": pairs.images, "found": found})
 
 
 # Sensitivity
@@ -516,28 +501,27 @@ def curves_of(found: Sensitivity, of: str, group: int | None) -> dict[str, Curve
     return curves[name]
 
 
-def steady(of: str, group: int | None, values: Sequence[str], base: str) -> Test:
+def steady(of: str, group: int | None, *values: str) -> Test:
     def judge(found: Sensitivity) -> Judgement:
         curves = curves_of(found, of, group)
         some = [curves[v] for v in values if v in curves]
         wide, best, start = spread(some), max(area(c) for c in some), area(curves["1"])
-        gain = f"{best / start - 1:+.1%} against {base}" if start else f"{best:.4f}, {base} has 0"
-        return Judgement(wide <= STEADY, f"F1 varies by {wide:.1%}; the best mean F1 is {gain}")
+        gain = f"{best / start - 1:+.1%}" if start else f"{best:.4f}"
+        return Judgement(wide <= STEADY, {"wide": wide, "gain": gain})
 
     return judge
 
 
-steady_sigma = steady("sigma", None, ("0.3", "0.4", "0.5"), "X")
-steady_sigma_one = steady("sigma", 0, ("0.4", "0.5", "0.6"), "X")
-steady_xi = steady("xi", None, ("0.1", "0.3", "0.5", "0.7", "0.9"), "ξ = 1")
+steady_sigma = steady("sigma", None, "0.3", "0.4", "0.5")
+steady_sigma_one = steady("sigma", 0, "0.4", "0.5", "0.6")
+steady_xi = steady("xi", None, "0.1", "0.3", "0.5", "0.7", "0.9")
 
 
 def alike_sigma_two(found: Sensitivity) -> Judgement:
     every, some = (curves_of(found, "sigma", group) for group in (None, 1))
     values = [sigma for sigma in every if sigma != "1"]
     rank = spearman(*([area(curves[s]) for s in values] for curves in (every, some)))
-    text = f"rank correlation {rank:.2f} over σ = {', '.join(values)}"
-    return Judgement(rank >= CORRELATED, text)
+    return Judgement(rank >= CORRELATED, {"rank": rank, "values": ", ".join(values)})
 
 
 def chosen(found: Sensitivity) -> Judgement:
@@ -552,16 +536,15 @@ def chosen(found: Sensitivity) -> Judgement:
 
 def degenerate(found: Sensitivity) -> Judgement:
     values = list(found.anhc["1"].values())
-    text = f"{min(values):.2f} to {max(values):.2f} codes per image; true by construction"
-    return Judgement(all(v == 1 for v in values), text)
+    return Judgement(set(values) == {1}, {"low": min(values), "high": max(values)})
 
 
 def more_codes(found: Sensitivity) -> Judgement:
     sigma, xi = found.sigma["all"], found.xi["all"]
     by_sigma = spearman([found.anhc[s]["0.5"] for s in sigma], [area(c) for c in sigma.values()])
     by_xi = spearman([found.xi_anhc[x] for x in xi], [area(c) for c in xi.values()])
-    text = f"rank correlation {by_sigma:.2f} over σ, {by_xi:.2f} over ξ"
-    return Judgement(min(by_sigma, by_xi) >= CORRELATED, text)
+    ranks = {"by_sigma": by_sigma, "by_xi": by_xi}
+    return Judgement(min(ranks.values()) >= CORRELATED, ranks)
 
 
 def satisfactory(rows: Sequence[Row]) -> Judgement:

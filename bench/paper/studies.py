@@ -121,10 +121,8 @@ def sensitivity(
         anhc[f"{sigma:g}"] = {xi: len(c) / len(rows) for xi, c in chosen.items()}
         raw[f"{sigma:g}"] = {xi: float(c.kept.mean()) for xi, c in chosen.items()}
         progress(f"sensitivity: sigma {sigma:g}, {anhc[f'{sigma:g}']['0.5']:.3f} codes per image")
-    queries = len(coded.queries)
-    return Sensitivity(
-        counts, rule, queries, n, len(rows), by_sigma, by_xi, anhc, raw, xi_anhc
-    )  # fmt: skip
+    sizes = len(coded.queries), n, len(rows)
+    return Sensitivity(counts, rule, *sizes, by_sigma, by_xi, anhc, raw, xi_anhc)
 
 
 # Pairs of a query and an image

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +134,7 @@ def _two_queries(near: Near, able: Ids, rng: np.random.Generator) -> tuple[int, 
 
 
 def _names(coded: Coded, flags: Flags) -> list[str]:
-    classes: Sequence[str] = coded.classes
-    return [classes[c] for c in np.flatnonzero(flags).tolist()]
+    return [coded.classes[c] for c in np.flatnonzero(flags).tolist()]
 
 
 def _thumbnail(dataset: Dataset, split: str, row: int) -> Picture:
