@@ -23,8 +23,9 @@ from mchindex.models.region_codes import MOST_CODES, RegionCodes
 from mchindex.regions import Layout, corners_and_centre, read_layout
 from mchindex.training.measure import as_codes
 from mchindex.training.options import Labelling
+from paper.options import Key, Options
 from paper.records import Figures, Step, StepCell, StepFigures, UnlabelledCell, Unsupervised
-from paper.runs import Data, Key, Options, RunError, TrainedCell, read_cell, read_result, run_cells
+from paper.runs import Data, RunError, TrainedCell, read_cell, read_result, run_cells
 from paper.studies import Parts
 
 METHODS = ("dch", "hashnet", "adsh")

@@ -16,8 +16,9 @@ from mchindex.regions import corners_and_centre
 from mchindex.training.measure import Coded
 from paper import beyond, records, runs
 from paper.figures import SUPERVISED, guess
+from paper.options import Key, Options
 from paper.records import Record, from_json, to_json
-from paper.runs import XI, Data, Key, Options, RunError, read_cell
+from paper.runs import XI, Data, RunError, read_cell
 from paper.stages import Stages
 from paper.statements import advantages, statements
 from paper.studies import choose_classes, pairs, sensitivity
@@ -32,10 +33,10 @@ SCENES = 4000  # drawn pictures for the visual study
 class Experiments:
     """The stages. The data is opened only if a stage has to be computed."""
 
-    def __init__(self, options: Options, only_read: bool = False) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
         self.folder = options.work / "paper"
-        self.stage = Stages(self.folder, only_read)
+        self.stage = Stages(self.folder, options.report)
         names = ("name", "regions", "sigma", "crops", "size")
         self.basis = {name: getattr(options, name) for name in names}
 

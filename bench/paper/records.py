@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -342,29 +343,21 @@ def from_json(kind: type[T], value: Any) -> T:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    origin, inner = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
+    origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, types.UnionType):
         for one in inner:  # the first that fits
-            try:
+            with suppress(ValueError):
                 return _read(one, value)
-            except ValueError:
-                continue
     elif is_dataclass(kind) and isinstance(value, dict):
-        types_ = hints(kind)
-        known = {f.name: _read(types_[f.name], value[f.name]) for f in fields(kind)
-                 if f.name in value}  # fmt: skip
-        try:
+        known = {n: _read(t, value[n]) for n, t in hints(kind).items() if n in value}
+        with suppress(TypeError):  # a field is missing
             return kind(**known)  # type: ignore[operator]
-        except TypeError as error:  # a field is missing
-            raise ValueError(str(error)) from None
     elif origin is dict and isinstance(value, dict):
         return {key: _read(inner[1], v) for key, v in value.items()}
     elif origin is list and isinstance(value, list):
         return [_read(inner[0], v) for v in value]
     elif origin is tuple and isinstance(value, list) and len(value) == len(inner):
         return tuple(_read(one, v) for one, v in zip(inner, value, strict=True))
-    elif origin is None and isinstance(value, (int, float) if kind is float else kind):
+    elif kind is Any or isinstance(value, (int, float) if kind is float else origin):
         return value
     raise ValueError(f"expected {kind}, not {str(value)[:60]}")

@@ -33,63 +33,26 @@ from mchindex.errors import MCHError
 from mchindex.files import replacing, write_file
 from mchindex.models import MCHModel, Policy, RegionCodes, create_method
 from mchindex.models.backbones import create_backbone
-from mchindex.models.extract import Extractor, Mode, choose_device
+from mchindex.models.extract import Extractor, choose_device
 from mchindex.models.hashing import HashMethod, Packed
 from mchindex.models.views import Features
 from mchindex.progress import Display
 from mchindex.regions import corners_and_centre
 from mchindex.training.features import WHOLE_ONLY, FeatureCache, Fixed, Regions, WithCrops
 from mchindex.training.measure import WAYS, Coded, measure
-from mchindex.training.options import Labelling, TrainingOptions
+from mchindex.training.options import TrainingOptions
 from mchindex.training.run import fit_from_views, labelled
 from paper.figures import LABELS, SUPERVISED
+from paper.options import Key, Options
 from paper.records import CellResult, Figures, MCHRow, Row, from_json, to_json
 
 XI = 0.5
 MEANS = ("map", "map_tie_aware", "p0", "p0_nonempty", "r0", "empty", "anhc", "anhc_raw", "f1_own")
 SPREADS = ("map", "r0", "p0", "f1_own")
-Key = tuple[str, int, int]  # method, bits, seed
 
 
 class RunError(MCHError):
     """The user can put this right; the message says how."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is computed, on which data, and where it is kept; the options of the command."""
-
-    data: str
-    name: str
-    work: Path
-    cache: Path
-    regions: Mode
-    size: int
-    sigma: float
-    crops: int
-    methods: Sequence[str]
-    bits: Sequence[int]
-    seeds: int
-    workers: int
-    threads: int
-    paper: str | None  # one of the paper's data sets, "none", or None to guess
-    part: int  # database images in the sigma study
-    classes: Sequence[str]  # two whose queries are studied separately, or none to choose them
-    visual: str  # data, scenes or none
-    labels: Labelling = "images"
-
-    @property
-    def cells(self) -> list[Key]:
-        return [(m, b, s) for s in range(self.seeds) for b in self.bits for m in self.methods]
-
-    def path(self, cell: Key) -> Path:
-        return self.work / "{}-{}-{}.json".format(*cell)
-
-    @property
-    def missing(self) -> list[Key]:
-        """The cells that lack their figures or their codes."""
-        paths = {cell: self.path(cell) for cell in self.cells}
-        return [c for c, p in paths.items() if not (p.exists() and p.with_suffix(".pt").exists())]
 
 
 class Data:

@@ -37,9 +37,7 @@ REACHED = (1, 10, 100)  # buckets after which F1 of MCH-X is compared with X
 SYMMETRIC = ("ksh", "hashnet", "dch", "mmhh")
 MOST = 1e6  # buckets up to which mean F1 over a curve is taken
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold here", "cannot be judged"
-LACKING = {"compared": "no cell with MCH was computed", "pairs": "the study of pairs is missing",
-           "time": "the study of search time is missing",
-           "sensitivity": "the study of sensitivity is missing"}  # fmt: skip
+LACKING = {"compared": "no cell with MCH was computed"}
 R = TypeVar("R", bound=Row)
 
 
@@ -68,8 +66,8 @@ def statements(record: Record) -> list[records.Statement]:
         try:
             if "why" in entry:
                 raise CannotJudge(entry["why"])
-            if not (part := getattr(record, entry["of"])):
-                raise CannotJudge(LACKING[entry["of"]])
+            if not (part := getattr(record, of := entry["of"])):
+                raise CannotJudge(LACKING.get(of, f"the study of {of} is missing"))
             found = globals()[name](part)
             said, fails = verdict(found, entry.get("noun", "cells"))
         except CannotJudge as reason:

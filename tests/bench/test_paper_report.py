@@ -366,7 +366,7 @@ def test_records_survive_json() -> None:
 
 @pytest.mark.parametrize("value", [[], 3, {}, {"method": "dch", "bits": "32", "seeds": 1}])
 def test_values_of_another_shape_are_no_record(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"expected|missing"):
+    with pytest.raises(ValueError, match="expected"):
         from_json(Row, value)
 
 

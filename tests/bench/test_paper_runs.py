@@ -17,18 +17,15 @@ from mchindex.training.measure import Coded
 from paper import __main__ as command
 from paper import beyond, runs, stages, studies, timing, visual
 from paper.experiments import Experiments
+from paper.options import Options, parse, slug
 from paper.records import CellResult, Figures, MCHRow, StepCell, StepFigures, Timing, to_json
 from paper.stages import Stages
 
 Numbers = dict[str, int]
 
 
-def arguments(work: Path, *more: str) -> Any:
-    return command.parse(["--data", "scenes:40", "--out", "x", "--work", str(work), *more])
-
-
-def options(work: Path, *more: str) -> runs.Options:
-    return command.options_of(arguments(work, *more))
+def options(work: Path, *more: str) -> Options:
+    return parse("", ["--data", "scenes:40", "--out", "x", "--work", str(work), *more])
 
 
 def figures(level: float) -> Figures:
@@ -113,7 +110,7 @@ def test_studies_of_cells_that_changed_are_not_read(tmp_path: Path) -> None:
     cell.write_text("{}")
     first = Experiments(options(tmp_path))
     first.stage("time-dch-32", Timing, first.of([("dch", 32, 0)]), Timing)
-    again = Experiments(options(tmp_path), only_read=True)
+    again = Experiments(options(tmp_path, "--report"))
     assert again._time(("dch", 32, 0)) is not None
     cell.write_text('{"seconds": 3}')  # computed again
     assert again._time(("dch", 32, 0)) is None
@@ -202,8 +199,8 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_data(spec: str, name: str) -> None:
-    assert command.slug(spec) == name
-    assert command.parse(["--data", spec]).out == Path(f"paper-{name}")
+    assert slug(spec) == name
+    assert parse("", ["--data", spec]).out == Path(f"paper-{name}")
 
 
 @pytest.mark.parametrize(
@@ -217,14 +214,14 @@ def test_names_of_data(spec: str, name: str) -> None:
 )
 def test_wrong_options(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        command.parse(words.split())
+        parse("", words.split())
     assert message in capsys.readouterr().err
 
 
 def test_folders_of_cells_keep_their_names(tmp_path: Path) -> None:
     cache = ["--data", "coco", "--cache", str(tmp_path)]
-    assert command.parse(cache).work == tmp_path / "cells-coco-crops-160"
-    more = command.parse([*cache, "--sigma", "0.4", "--crops", "6", "--size", "224"])
+    assert parse("", cache).work == tmp_path / "cells-coco-crops-160"
+    more = parse("", [*cache, "--sigma", "0.4", "--crops", "6", "--size", "224"])
     assert more.work == tmp_path / "cells-coco-crops-224-sigma0.4-crops6"
 
 
@@ -242,8 +239,8 @@ def test_only_the_users_mistakes_are_shown_without_a_traceback(
     def fail(_: Experiments) -> None:
         raise error
 
-    args = arguments(tmp_path)
-    monkeypatch.setattr(command, "parse", lambda: args)
+    given = options(tmp_path)
+    monkeypatch.setattr(command, "parse", lambda _: given)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(Experiments, "run", fail)
     with pytest.raises(shown, match=str(error)):
