@@ -257,7 +257,9 @@ def test_figures_that_are_undefined_or_zero() -> None:
     found["other"]["distance"] = found["other"]["distance_mch"] = 0.0
     for of in ("sigma", "xi"):
         none[of]["all"] = {v: flat(0.0) for v in none[of]["all"]}
+    mixed[-1]["base"]["r0"] = mixed[-1]["mch"]["r0"] = 0.0
     made = record(rows=mixed, pairs=found, sensitivity=none)
+    check_alone(report.render("paper.html.j2", made))
     assert one(made, "improve the precision").evidence.endswith("not defined")
     assert not any("nan" in s.evidence or "inf" in s.evidence for s in made.statements)
 

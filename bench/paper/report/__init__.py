@@ -6,7 +6,7 @@ import json
 import re
 from functools import partial
 from pathlib import Path
-from statistics import fmean, geometric_mean
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -56,7 +56,7 @@ def render(template: str, record: Record) -> str:
         widths=widths,
         curve_widths=[b for b in CURVE_BITS if b in widths] or widths,
         by_method=by_method,
-        recall_gain=geometric_mean(gains) if gains else 1.0,
+        recall_gain=statements.geometric(gains) if gains else 1.0,
         took=seconds(sum(record.seconds.values())),
         theirs=partial(figures.theirs, record.settings.paper),
         figures=figures,
