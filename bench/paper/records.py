@@ -193,7 +193,6 @@ class Query:
 
 @dataclass
 class Visual:
-    rule: str
     rows: list[Query]
     queries_with_moved: int
     queries: int

@@ -62,29 +62,16 @@ class Near:
 
 
 def visual(coded: Coded, dataset: Dataset, layout: Layout, xi: float, seed: int) -> Visual:
-    """A few queries with similar images of each, drawn by a rule that the result states."""
+    """A few queries with similar images of each, drawn by the rule that the report states.
+
+    The first two queries have no class in common and show the same image first, if there are such.
+    """
     rng = np.random.default_rng(seed)
     near = Near(coded, xi)
     able = near.able()
-    total = len(coded.queries)
-    rule = (
-        f"The {QUERIES} queries are drawn (seed {seed}) from the {len(able):,} of {total:,} that "
-        "have a similar image which a kept region moves to distance 0."
-    )
-    chosen: list[int] = []
-    shared = -1
-    if (pair := _two_queries(near, able, rng)) is not None:
-        shared, *chosen = pair
-        rule += (
-            " The first two are drawn from the pairs of queries that have no class in common and "
-            "find the same similar image at distance 0."
-        )
+    shared, *chosen = _two_queries(near, able, rng) or (-1,)
     chosen += [int(q) for q in rng.permutation(able) if q not in chosen]
     chosen = chosen[:QUERIES]
-    rule += (
-        f" Of the {SIMILAR} similar images of each query, at most {MOVED} are drawn from those "
-        "that a region moved to distance 0, and the rest from all other similar images."
-    )
     of = {q: [part[0] for part in near(q)] for q in chosen}
     shown = {}
     for q in chosen:
@@ -118,7 +105,7 @@ def visual(coded: Coded, dataset: Dataset, layout: Layout, xi: float, seed: int)
         images = [neighbour(q, i) for i in picked]
         picture, classes = _thumbnail(dataset, "query", q), _names(coded, coded.query_labels[q])
         rows.append(Query(classes, int(moved.sum()), int(alike.sum()), images, picture))
-    return Visual(rule, rows, len(able), total)
+    return Visual(rows, len(able), len(coded.queries))
 
 
 def _two_queries(near: Near, able: Ids, rng: np.random.Generator) -> tuple[int, int, int] | None:

@@ -298,7 +298,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(tmp_path: Path) -> None:
              "box": [0.25, 0.25, 0.75, 0.75], "red": True}  # fmt: skip
     query = {"classes": ["bird"], "picture": picture, "moved": 1, "similar": 20,
              "images": [image] * 10}  # fmt: skip
-    visual = {"rule": "Drawn.", "rows": [query], "queries_with_moved": 3, "queries": 4}
+    visual = {"rows": [query], "queries_with_moved": 3, "queries": 4}
     beyond = {"steps": [step], "unsupervised": {"cells": [bare], "holds": True}}
     made = record(beyond=beyond, visual=visual)
     report.write_report(made, tmp_path)
