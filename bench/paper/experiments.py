@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common import record
-from mchindex.datasets import Dataset, open_dataset
+from mchindex.datasets import open_dataset
 from mchindex.regions import corners_and_centre
 from mchindex.training.measure import Coded
 from paper import beyond, records, runs
@@ -41,20 +41,13 @@ class Experiments:
         self.basis = {name: getattr(options, name) for name in names}
 
     @cached_property
-    def dataset(self) -> Dataset:
+    def data(self) -> Data:
         dataset = open_dataset(self.options.data)
         runs.check_data(self.options.work, dataset)
-        return dataset
-
-    @cached_property
-    def classes(self) -> list[str]:
-        queries = self.dataset.labels[self.dataset.splits["query"]]
-        return choose_classes(self.dataset.classes, queries, self.options.classes)[0]
-
-    @cached_property
-    def data(self) -> Data:
-        _ = self.classes  # an unknown class is reported now rather than after hours of work
-        return Data(self.dataset, self.options)
+        # An unknown class is reported now rather than after hours of work.
+        queries = dataset.labels[dataset.splits["query"]]
+        choose_classes(dataset.classes, queries, self.options.classes)
+        return Data(dataset, self.options)
 
     @cached_property
     def steps(self) -> beyond.Steps:
@@ -119,7 +112,7 @@ class Experiments:
                                     options.part, options.classes, self.threads),
             ),
             "pairs": stage(
-                "pairs", records.Pairs, key, lambda: pairs(self.coded(cell), XI, self.classes)
+                "pairs", records.Pairs, key, lambda: pairs(self.coded(cell), XI, options.classes)
             ),
             "time": self._time(cell),
         }  # fmt: skip

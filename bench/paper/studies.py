@@ -155,12 +155,13 @@ def similar(wanted: Flags, labels: Flags) -> Flags:
     return shared
 
 
-def pairs(coded: Coded, xi: float, classes: Sequence[str], block: int = 2048) -> Pairs:
+def pairs(coded: Coded, xi: float, asked: Sequence[str], block: int = 2048) -> Pairs:
     """Distances of similar and other pairs under X and MCH-X, by the image's number of classes, and
     the images that queries of different classes find in their buckets.
 
     Takes `block` images at a time, because a table of all pairs would be large.
     """
+    classes, _ = choose_classes(coded.classes, coded.query_labels, asked)
     n = len(coded.labels)
     many = np.minimum(coded.labels.sum(1), 4)
     ways = {way: kept_by(way, coded.database, xi) for way in ("base", "mch")}
