@@ -1,21 +1,22 @@
-"""Pictures of the figures, as SVG or PNG by the path's suffix. A method `X` is drawn dashed and
-`MCH-X` solid in the same colour. matplotlib is imported only when something is drawn.
+"""Plots of the figures, as SVG or PNG files. A method `X` is drawn dashed and `MCH-X` solid in the
+same colour. matplotlib is imported only when something is drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeAlias
 
 PREFIX = "MCH-"
-# Apart from one another for colour-blind eyes too, the strong ones first.
+# Distinct for colour-blind readers too, the strongest first.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#8f4b9c", "#b8860b", "#3ba3d0", "#5b5b5b", "#c2477f")
 MARKS = "os^Dv<>P"
 DASHES = (0, (3.5, 2))
-INK, GRID = "#222222", "#dddddd"
+INK, GRID, GREY, BLACK = "#222222", "#dddddd", "#9a9a9a", "#000000"
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -33,16 +34,18 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.7,
     "lines.solid_capstyle": "round",
+    "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "mchindex",  # the same figure gives the same file
 }
+Target: TypeAlias = str | PathLike[str] | IO[bytes]  # a .svg or .png file, or a stream for SVG
 
 
 def plot_f1_buckets(
     curves: Mapping[str, Sequence[Sequence[float]]],
-    path: str | PathLike[str],
+    path: Target,
     title: str = "F1 against buckets visited",
 ) -> None:
-    """A line a name through its points [buckets, F1, …], buckets on a log axis."""
+    """Draws one line per name through its points [buckets, F1, …], buckets on a log axis."""
     _named(curves, "curves")
     with _figure(path, 6.4, 4.2) as figure:
         axis = figure.subplots()
@@ -59,13 +62,13 @@ def plot_f1_buckets(
 
 def plot_learning_curve(
     rows: Sequence[Mapping[str, float]],
-    path: str | PathLike[str],
-    title: str = "The agent's training",
+    path: Target,
+    title: str = "Training of the agent",
 ) -> None:
-    """Rewards and share of codes kept against the step.
+    """Draws rewards and the share of codes kept against the step.
 
-    A row has `step` and any of `train_reward`, `validation_reward`, `kept` (0 … 1): what is not
-    measured at every step may be left out of the other rows.
+    A row has `step` and any of `train_reward`, `validation_reward` and `kept` (0 … 1). Rows without
+    a measurement leave it out.
     """
     if not any("step" in row for row in rows):
         raise ValueError("rows must hold at least one measurement with its 'step'")
@@ -86,62 +89,112 @@ def plot_learning_curve(
         if top.lines:
             top.legend(loc="lower right")
         low.set_ylim(0, 1)
-        low.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+        low.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
         low.set_ylabel("codes kept")
         low.set_xlabel("step")
         low.margins(x=0.02)
         figure.align_ylabels()
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line of a panel through points (x, y, …)."""
+
+    name: str  # in the legend
+    points: Sequence[Sequence[float]]
+    colour: str = COLOURS[0]
+    dashed: bool = False
+    mark: str = ""  # for lines of a few points
+
+
+def plot_panels(
+    panels: Mapping[str, Sequence[Line]],
+    path: Target,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    *,
+    columns: int = 3,
+    ticks: Sequence[float] = (),
+    log: bool = False,
+    from_zero: bool = False,
+    shared: bool = True,
+) -> None:
+    """Draws one panel per title, on one scale if `shared`, with one legend below them.
+
+    `ticks` are the marks of the x axis, which is logarithmic if `log` is set; `from_zero` starts
+    the y axis at 0. A name whose lines have several colours is black in the legend.
+    """
+    _named(panels, "panels")
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    width = max(4.2, 2.5 * columns)
+    with _figure(path, width, 0.8 + 1.9 * rows) as figure:
+        grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
+        legend: dict[str, Line] = {}
+        for place, (name, lines) in enumerate(panels.items()):
+            axis = grid.flat[place]
+            for line in lines:
+                xs, ys = [p[0] for p in line.points], [p[1] for p in line.points]
+                axis.plot(xs, ys, clip_on=False, **_style(line))
+                if legend.setdefault(line.name, line).colour != line.colour:
+                    legend[line.name] = replace(legend[line.name], colour=BLACK)
+            axis.set_title(name, loc="left", fontweight="bold")
+            axis.grid(True, clip_on=False)
+            if log:
+                axis.set_xscale("log")
+                axis.minorticks_off()
+            if ticks:
+                axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.tick_params(labelbottom=True)
+            if place + columns >= len(panels):
+                axis.set_xlabel(xlabel)
+            if place % columns == 0:
+                axis.set_ylabel(ylabel)
+        if from_zero:  # once all lines are drawn: it ends the automatic scale
+            for axis in grid.flat:
+                axis.set_ylim(bottom=0)
+        for axis in grid.flat[len(panels) :]:
+            axis.remove()
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+        from matplotlib.lines import Line2D
+
+        keys = [Line2D([], [], label=line.name, **_style(line)) for line in legend.values()]
+        across = min(len(keys), int(width / (0.55 + 0.08 * max(map(len, legend)))))
+        figure.legend(handles=keys, loc="outside lower center", ncols=across, handlelength=2.6)
+
+
 def plot_cells(
     values: Mapping[str, Mapping[int, float]],
-    path: str | PathLike[str],
+    path: Target,
     ylabel: str,
-    title: str,
+    title: str = "",
+    reference: Mapping[str, Mapping[int, float]] | None = None,
 ) -> None:
-    """values[name][bits]: one panel a method, with `X` and `MCH-X`, on one scale, bits across."""
-    _named(values, "values")
-    methods = list(dict.fromkeys(map(_method, values)))
-    widths = sorted({bits for cells in values.values() for bits in cells})
-    place = {bits: i for i, bits in enumerate(widths)}  # evenly spaced, as lengths often double
-    columns = min(4, len(methods))
-    rows = -(-len(methods) // columns)
-    with _figure(path, max(5.4, 0.6 + 2.1 * columns), 0.9 + 1.9 * rows) as figure:
-        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        for axis, method in zip(grid.flat, methods, strict=False):
-            style = {"marker": _mark(method, values), "ms": 4.5}
-            base, multiple = values.get(method, {}), values.get(PREFIX + method, {})
-            for name, cells in ((method, base), (PREFIX + method, multiple)):
-                points = [(place[bits], cells[bits]) for bits in sorted(cells)]
-                if points:
-                    axis.plot(*zip(*points, strict=True), **_line(name, values), **style)
-            shared = sorted(base.keys() & multiple.keys())
-            colour = _line(method, values)["color"]
-            axis.fill_between(
-                [place[bits] for bits in shared],
-                [base[bits] for bits in shared],
-                [multiple[bits] for bits in shared],
-                color=colour, alpha=0.1, lw=0,
-            )  # fmt: skip
-            axis.set_title(method, loc="left", color=colour, fontweight="bold")
-        for axis in grid.flat[len(methods) :]:
-            axis.remove()
-        # The lowest panel of a column carries the bits, also where the last row is not full.
-        for axis in grid.flat[max(0, len(methods) - columns) : len(methods)]:
-            axis.set_xticks(range(len(widths)), [str(bits) for bits in widths])
-            axis.tick_params(labelbottom=True)
-        grid[0, 0].margins(x=0.12, y=0.12)
-        figure.supxlabel("bits", fontsize=9.5)
-        figure.supylabel(ylabel, fontsize=9.5)
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
-        if any(name.startswith(PREFIX) for name in values):
-            from matplotlib.lines import Line2D
+    """Draws values[name][bits]: one panel per method, with `X` and `MCH-X` on one scale.
 
-            keys = [
-                Line2D([], [], color="#555555", ls="-", label="with MCH"),
-                Line2D([], [], color="#555555", ls=DASHES, label="base"),
-            ]
-            figure.legend(handles=keys, loc="outside lower right", ncols=2, handlelength=2.6)
+    `reference` holds a paper's figures in the same shape, which are drawn in grey.
+    """
+    _named(values, "values")
+    panels: dict[str, list[Line]] = {}
+    for name in dict.fromkeys(map(_method, values)):
+        colour, mark = _line(name, values)["color"], MARKS[_place(name, values) % len(MARKS)]
+        panels[name] = [
+            Line(label + more, points, shade, not prefix, sign)
+            for cells, more, shade, sign in (
+                (reference or {}, " (paper)", GREY, ""), (values, "", colour, mark)
+            )
+            for prefix, label in (("", "X"), (PREFIX, "MCH-X"))
+            if (points := sorted(cells.get(prefix + name, {}).items()))
+        ]  # fmt: skip
+    widths = sorted({bits for cells in values.values() for bits in cells})
+    plot_panels(panels, path, "bits", ylabel, title, ticks=widths, from_zero=True)
+
+
+def _style(line: Line) -> dict[str, Any]:
+    dashes = DASHES if line.dashed else "-"
+    return {"color": line.colour, "linestyle": dashes, "marker": line.mark, "ms": 4}
 
 
 def _method(name: str) -> str:
@@ -152,12 +205,8 @@ def _place(name: str, names: Mapping[str, Any]) -> int:
     return list(dict.fromkeys(map(_method, names))).index(_method(name))
 
 
-def _mark(name: str, names: Mapping[str, Any]) -> str:
-    return MARKS[_place(name, names) % len(MARKS)]
-
-
 def _line(name: str, names: Mapping[str, Any]) -> dict[str, Any]:
-    """The same colour for X and MCH-X; dashed only where there is an MCH line to tell it from."""
+    """One colour for X and MCH-X; X is dashed only if some MCH line is drawn beside it."""
     dashed = not name.startswith(PREFIX) and any(n.startswith(PREFIX) for n in names)
     return {
         "color": COLOURS[_place(name, names) % len(COLOURS)],
@@ -172,21 +221,24 @@ def _named(values: Mapping[str, Any], what: str) -> None:
 
 
 @contextmanager
-def _figure(path: str | PathLike[str], width: float, height: float) -> Iterator[Any]:
-    """A figure of so many inches that is written to the path at the end."""
-    target = Path(path)
-    kind = target.suffix.lower().removeprefix(".")
-    if kind not in ("svg", "png"):
-        raise ValueError(f"a plot is written as .svg or .png, not {target.name!r}")
+def _figure(target: Target, width: float, height: float) -> Iterator[Any]:
+    """A figure of this size in inches, which is written when the block ends."""
+    kind = "svg"
+    if isinstance(target, str | PathLike):
+        path = Path(target)
+        kind = path.suffix.lower().removeprefix(".")
+        if kind not in ("svg", "png"):
+            raise ValueError(f"a plot is written as .svg or .png, not {path.name!r}")
     try:
         import matplotlib as mpl
-        from matplotlib.figure import Figure  # without pyplot: Agg, and no state of its own
+        from matplotlib.figure import Figure  # no pyplot, which keeps global state
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install matplotlib") from error
 
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        target.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if kind == "svg" else None  # or a file never comes out the same
+        if isinstance(target, str | PathLike):
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"Date": None} if kind == "svg" else None  # a date would change the file
         figure.savefig(target, format=kind, dpi=150, metadata=metadata)

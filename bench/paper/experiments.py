@@ -1,0 +1,206 @@
+"""All experiments, stage by stage, and the record that they make together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from common import record
+from mchindex.datasets import open_dataset
+from mchindex.regions import corners_and_centre
+from mchindex.training.measure import Coded
+from paper import beyond, records, runs
+from paper.figures import SUPERVISED, guess
+from paper.options import Key, Options
+from paper.records import Record, from_json, to_json
+from paper.runs import XI, Data, RunError, read_cell
+from paper.stages import Stages
+from paper.statements import advantages, statements
+from paper.studies import choose_classes, pairs, sensitivity
+from paper.timing import merged, timing
+from paper.visual import visual, visual_of_scenes
+
+TIMED = [(method, bits, 0) for method in ("dch", "hashnet") for bits in (32, 64)]
+STUDIES = 2  # raised when a study gives other figures for the same cells
+SCENES = 4000  # drawn pictures for the visual study
+
+
+class Experiments:
+    """The stages. The data is opened only if a stage has to be computed."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.folder = options.work / "paper"
+        self.stage = Stages(self.folder, options.report)
+        names = ("name", "regions", "sigma", "crops", "size")
+        self.basis = {name: getattr(options, name) for name in names}
+
+    @cached_property
+    def data(self) -> Data:
+        dataset = open_dataset(self.options.data)
+        runs.check_data(self.options.work, dataset)
+        # An unknown class is reported now rather than after hours of work.
+        queries = dataset.labels[dataset.splits["query"]]
+        choose_classes(dataset.classes, queries, self.options.classes)
+        return Data(dataset, self.options)
+
+    @cached_property
+    def steps(self) -> beyond.Steps:
+        return beyond.Steps(self.data, self.threads)
+
+    @property
+    def threads(self) -> int:
+        return self.options.workers * self.options.threads
+
+    @property
+    def studied(self) -> Key | None:
+        """The cell that is studied: DCH with 32 bits as in the paper, or the first possible."""
+        able = [(m, b, 0) for m in self.options.methods for b in self.options.bits]
+        able = [cell for cell in able if cell[0] in SUPERVISED]
+        return ("dch", 32, 0) if ("dch", 32, 0) in able else able[0] if able else None
+
+    def coded(self, cell: Key) -> Coded:
+        found = read_cell(self.options, cell, self.data.backbone.dim)
+        return self.data.coded(found.queries, found.database)
+
+    def of(self, cells: Sequence[Key], **more: Any) -> dict[str, Any]:
+        """The key of a study of these cells, which changes when a cell is computed again."""
+        digest = hashlib.sha256()
+        for path in map(self.options.path, cells):
+            digest.update(path.read_bytes() if path.exists() else b"none")
+        names = [self.options.path(cell).stem for cell in cells]
+        made = {"studies": STUDIES, "of": names, "sha256": digest.hexdigest()}
+        return self.basis | made | more
+
+    def run(self) -> Record:
+        """Runs all stages that are not stored yet, one after another."""
+        options, stage = self.options, self.stage
+        key = self.basis | {name: getattr(options, name) for name in ("methods", "bits", "seeds")}
+        data = stage("features", records.DataFacts, self.basis, self._features)
+        cells = stage("cells", dict[str, int], key, self._cells, fresh=not options.missing)
+        found = {"data": data or records.DataFacts(options.name), "cells": cells}
+        if self.studied:
+            found |= self._studies(self.studied)
+        return self._record(found | {"beyond": self._beyond()})
+
+    def _features(self) -> records.DataFacts:
+        dataset = self.data.dataset
+        sizes = {split: len(rows) for split, rows in dataset.splits.items()}
+        classes = float(self.data.labels("database").sum(1).mean())
+        names = list(dataset.classes)
+        return records.DataFacts(dataset.name, names, **sizes, classes_an_image=classes)
+
+    def _cells(self) -> dict[str, int]:
+        if self.options.missing:
+            _ = self.data  # the features must exist before the workers read them
+        runs.run_cells(self.options)
+        return {"cells": len(self.options.cells)}
+
+    def _studies(self, cell: Key) -> dict[str, Any]:
+        options, stage = self.options, self.stage
+        key = self.of([cell], classes=options.classes)
+        found: dict[str, Any] = {
+            "study": cell[:2],
+            "sensitivity": stage(
+                "sensitivity", records.Sensitivity, key | {"part": options.part},
+                lambda: sensitivity(read_cell(options, cell, self.data.backbone.dim), self.data,
+                                    options.part, options.classes, self.threads),
+            ),
+            "pairs": stage(
+                "pairs", records.Pairs, key, lambda: pairs(self.coded(cell), XI, options.classes)
+            ),
+            "time": self._time(cell),
+        }  # fmt: skip
+        if options.visual == "scenes":
+            found["visual"] = stage(
+                "visual-scenes", records.Visual, {"images": SCENES, "studies": STUDIES},
+                lambda: visual_of_scenes(self.folder / "scenes", SCENES, 0),
+            )  # fmt: skip
+        elif options.visual == "data":
+            layout = corners_and_centre(options.sigma)
+            found["visual"] = stage(
+                "visual", records.Visual, key,
+                lambda: visual(self.coded(cell), self.data.dataset, layout, XI, 0),
+            )  # fmt: skip
+        return found
+
+    def _time(self, studied: Key) -> records.Timing | None:
+        """One stage per cell, so that an interruption loses little."""
+        parts = []
+        for cell in [cell for cell in TIMED if cell in self.options.cells] or [studied]:
+            name = f"{cell[0]}-{cell[1]}"
+
+            def compute(name: str = name, cell: Key = cell) -> records.Timing:
+                return timing(name, self.coded(cell), XI)
+
+            part = self.stage(f"time-{name}", records.Timing, self.of([cell]), compute)
+            parts += [part] if part else []
+        return merged(parts) if parts else None
+
+    def _beyond(self) -> records.Beyond | None:
+        """One stage per step."""
+        options, seeds = self.options, range(self.options.seeds)
+        widths = [b for b in beyond.BITS if b in options.bits]
+        methods = [m for m in beyond.METHODS if m in options.methods]
+        cells = [(m, b, s) for m in methods for b in widths for s in seeds]
+        if not cells:
+            return None
+        found = records.Beyond()
+        for name, compute in (
+            ("beyond-crop-labels", lambda: self.steps.crop_labels()),
+            ("beyond-regions", lambda: self.steps.more_regions()),
+            ("beyond-together", lambda: self.steps.together()),
+        ):
+            step = self.stage(name, records.Step, self.of(cells), compute)
+            found.steps += [step] if step else []
+        if "hashnet" in methods:
+            single = [m for m in ("itq", "pca") if m in options.methods]  # shown beside it
+            key = self.of([*cells, *((m, b, s) for m in single for b in widths for s in seeds)])
+            found.unsupervised = self.stage(
+                "beyond-unsupervised", records.Unsupervised, key,
+                lambda: self.steps.unsupervised(),
+            )  # fmt: skip
+        return found
+
+    def _record(self, found: dict[str, Any]) -> Record:
+        options, cells = self.options, self.options.cells
+        results = [r for cell in cells if (r := runs.read_result(options.path(cell)))]
+        if not results:
+            raise RunError(f"no cells in {options.work}: run without --report first")
+        names = ("regions", "size", "sigma", "crops", "workers", "visual")
+        settings = records.RunSettings(
+            data=options.name,
+            paper=options.paper or guess(options.name, found["data"].classes),
+            xi=XI,
+            backbone="efficientnet-lite0, frozen",
+            seeds=max(r.seed for r in results) + 1,
+            cells=len(results),
+            cells_wanted=len(cells),
+            **{name: getattr(options, name) for name in names},
+        )
+        header = record(to_json(settings), 0, to_json(runs.mean_rows(results)))
+        # Cells may be older than their stage; then they count with the time they took.
+        spent = sum(r.seconds["all"] for r in results) / options.workers
+        seconds = self.stage.seconds | {"cells": max(self.stage.seconds.get("cells", 0), spent)}
+        rounded = {name: round(s, 1) for name, s in seconds.items()}
+        return judged(replace(from_json(Record, header), **found, seconds=rounded))
+
+
+def judged(made: Record) -> Record:
+    """The record with all that is computed from its figures: the verdicts above all."""
+    if made.time:
+        made.time.against = advantages(made.time)
+    return replace(made, statements=statements(made))
+
+
+def read_record(path: Path) -> Record:
+    """A record from paper.json, judged again. Raises RunError if it cannot be read."""
+    try:
+        return judged(from_json(Record, json.loads(path.read_text("utf-8"))))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is not a record of this program: {error}") from error

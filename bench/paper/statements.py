@@ -1,0 +1,551 @@
+"""The tests of the paper's statements. statements.toml holds the quotes, and each test in words.
+
+The test of a statement is the function below that has its name there.
+"""
+# ruff: noqa: RUF001 - the Greek letters are meant
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from paper import records
+from paper.figures import LABELS, UNSUPERVISED, every_pair
+from paper.records import Curve, MCHRow, PairGroup, Pairs, Record, Row, Sensitivity, Timing
+
+# Tolerances, as the words of the tests name them.
+MUCH = 1.1  # "much better" recall
+FEWER = 2.0  # "much more efficient": times fewer buckets at the same F1
+GREATLY = 10.0  # "greatly reducing the number of hash buckets"
+LARGE = 1.5  # "large distinctions"
+SAME_P = 0.005  # P@H=0 that may be lost where it "will not" be reduced
+SAME_MAP = 0.001
+STEADY = 0.05  # "not sensitive"
+GOOD = 0.02  # F1 of a chosen setting below the best
+CORRELATED = 0.7  # Spearman's rank correlation
+WORDS = {name: value for name, value in globals().items() if isinstance(value, float)}
+
+BUDGETS = (1, 10, 100, 1000)
+REACHED = (1, 10, 100)  # buckets after which F1 of MCH-X is compared with X
+SYMMETRIC = ("ksh", "hashnet", "dch", "mmhh")
+MOST = 1e6  # buckets up to which mean F1 over a curve is taken
+HOLDS, FAILS, UNKNOWN = "holds", "does not hold here", "cannot be judged"
+LACKING = {"compared": "no cell with MCH was computed"}
+R = TypeVar("R", bound=Row)
+
+
+class CannotJudge(Exception):  # noqa: N818 - an outcome rather than an error
+    """The record lacks what the test needs. The message says what."""
+
+
+@dataclass
+class Judgement:
+    passed: bool | Mapping[str, bool]  # by cell, width or method where the test is made on several
+    evidence: str | Mapping[str, Any]  # or what statements.toml has in braces
+    paper: str | None = None  # the same test on the paper's figures
+    fails: Sequence[str] = ()
+
+
+Test = Callable[[Any], Judgement]
+
+
+def statements(record: Record) -> list[records.Statement]:
+    """All of them, in the paper's order."""
+    entries = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    classes = list(record.sensitivity.classes) if record.sensitivity else []
+    one, two = (*classes, "the first class", "the second class")[:2]
+    out = []
+    for name, entry in entries.items():
+        try:
+            if "why" in entry:
+                raise CannotJudge(entry["why"])
+            if not (part := getattr(record, of := entry["of"])):
+                raise CannotJudge(LACKING.get(of, f"the study of {of} is missing"))
+            found = globals()[name](part)
+            said, fails = verdict(found, entry.get("noun", "cells"))
+        except CannotJudge as reason:
+            found, said, fails = Judgement(False, str(reason)), UNKNOWN, []
+        words = entry.get("test", "").format(**WORDS, one=one, two=two)
+        shown = found.evidence
+        if not isinstance(shown, str):
+            shown = entry["evidence"].format(**{"one": one, "two": two, **shown})
+        figure, constructed = entry.get("figure", ""), "constructed" in entry
+        out.append(
+            records.Statement(
+                entry["where"], entry["quote"], words, said, shown, figure, fails,
+                found.paper, constructed,
+            )
+        )  # fmt: skip
+    return out
+
+
+def verdict(found: Judgement, noun: str) -> tuple[str, list[str]]:
+    """The verdict in words, and where the test fails."""
+    if isinstance(found.passed, Mapping):
+        fails = [name for name, ok in found.passed.items() if not ok]
+        number, of = len(found.passed) - len(fails), len(found.passed)
+        part = f"holds in {number} of {of} {noun}" if number else FAILS
+        return part if fails else HOLDS, fails
+    return HOLDS if found.passed else FAILS, list(found.fails)
+
+
+# Arithmetic
+
+
+def f1_at(curve: Curve, buckets: float) -> float | None:
+    return next((float(f) for b, f in curve if b == buckets), None)
+
+
+def buckets_for(curve: Curve, f1: float) -> float | None:
+    """The number of buckets at which a curve first reaches an F1, None if it never does.
+
+    Between its points the curve is taken to be straight on a log axis.
+    """
+    if curve[0][1] >= f1:
+        return float(curve[0][0])
+    for (b0, y0), (b1, y1) in pairwise(curve):
+        if y1 >= f1:
+            share = (f1 - y0) / (y1 - y0)
+            return float(math.exp(math.log(b0) + share * (math.log(b1) - math.log(b0))))
+    return None
+
+
+def bucket_ratios(row: MCHRow) -> dict[int, float | None]:
+    """How many times MCH-X's buckets X needs for the same F1, by MCH-X's; None: X never has it."""
+    out: dict[int, float | None] = {}
+    for b in REACHED:
+        f1 = f1_at(row.mch.f1_buckets, b)
+        if f1 is not None:
+            needed = buckets_for(row.base.f1_buckets, f1)
+            out[b] = None if needed is None else needed / b
+    return out
+
+
+def at_least(ratios: Iterable[float | None], factor: float) -> bool:
+    """Whether the geometric mean reaches a factor. None counts only if there is nothing else."""
+    every = list(ratios)
+    logs = [math.log(r) for r in every if r is not None]
+    return math.exp(sum(logs) / len(logs)) >= factor if logs else bool(every)
+
+
+def area(curve: Curve) -> float:
+    """Mean F1 over the points of a curve, which are evenly spaced on a log axis."""
+    return float(np.mean([f for b, f in curve if b <= MOST]))
+
+
+def spread(curves: Sequence[Curve]) -> float:
+    """The largest relative difference in F1 between curves, over BUDGETS."""
+    worst = 0.0
+    for b in BUDGETS:
+        values = [v for c in curves if (v := f1_at(c, b)) is not None]
+        if values and max(values) > 0:
+            worst = max(worst, (max(values) - min(values)) / max(values))
+    return worst
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    """Rank correlation; equal values share their mean rank, and a constant side gives 0."""
+    a, b = (np.array([(v < u).sum() + ((v == u).sum() - 1) / 2 for u in v])
+            for v in (np.asarray(x), np.asarray(y)))  # fmt: skip
+    return 0.0 if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])
+
+
+def geometric(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(np.maximum(values, 1e-9)))))
+
+
+# Words for the evidence
+
+
+def named(row: Row | records.StepCell) -> str:
+    return f"{LABELS[row.method]}-{row.bits}"
+
+
+def in_paper(figure: str, ok: Callable[[float, float], bool]) -> str:
+    """The test on every cell that the paper prints, over its three data sets."""
+    cells = {name: ok(x, mch) for name, x, mch in every_pair(figure)}
+    failed = [name for name, passed in cells.items() if not passed]
+    text = f"{len(cells) - len(failed)} of {len(cells)} cells"
+    return text + (f" (not: {', '.join(failed)})" if failed else "")
+
+
+def ratio_words(cells: Sequence[MCHRow], name: str) -> str:
+    ratios = {named(r): getattr(r.mch, name) / max(getattr(r.base, name), 1e-9) for r in cells}
+    least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    return (
+        f"{geometric(list(ratios.values())):.2f} times as high (geometric mean), from "
+        f"{ratios[least]:.2f} ({least}) to {ratios[most]:.2f} ({most})"
+    )
+
+
+def change_words(cells: Sequence[MCHRow], name: str) -> str:
+    both = [(getattr(r.base, name), getattr(r.mch, name)) for r in cells]
+    change = [m - x for x, m in both if x is not None and m is not None]
+    if not change:
+        return "not defined"
+    return f"{np.mean(change):+.4f} on average, from {min(change):+.4f} to {max(change):+.4f}"
+
+
+def precision_words(cells: Sequence[MCHRow], name: str) -> str:
+    answered = change_words(cells, "p0_nonempty")
+    return f"{change_words(cells, name)}; over the queries that find something {answered}"
+
+
+def bucket_words(cells: Sequence[MCHRow]) -> str:
+    parts = []
+    for b in REACHED:
+        found = [ratios[b] for r in cells if b in (ratios := bucket_ratios(r))]
+        values = [v for v in found if v is not None]
+        if found:
+            never = len(found) - len(values)
+            text = f"{geometric(values):.3g} times as many" if values else "more"
+            lacks = f" ({never} of {len(found)} cells never reach it)" if never else ""
+            parts.append(f"{text} for its F1 after {b:,}{lacks}")
+    return f"buckets that X needs compared with MCH-X, geometric mean: {'; '.join(parts)}"
+
+
+# Abstract and introduction
+
+
+def simple_and_complex(pairs: Pairs) -> tuple[PairGroup, PairGroup]:
+    """Similar pairs whose image has one class, and those whose image has three or more."""
+    simple = pairs.by_classes.get("1")
+    rich = [group for g in ("3", "4") if (group := pairs.by_classes.get(g))]
+    if simple is None or not rich:
+        raise CannotJudge("there are no images of one class or none of several classes")
+    total = sum(g.pairs for g in rich)
+    mean = {name: sum(g.pairs * getattr(g, name) for g in rich) / total
+            for name in ("distance", "distance_mch", "at0", "at0_mch")}  # fmt: skip
+    return simple, PairGroup(total, **mean)
+
+
+def complex(pairs: Pairs) -> Judgement:
+    simple, rich = simple_and_complex(pairs)
+    return Judgement(rich.at0 < simple.at0, {"rich": rich, "simple": simple})
+
+
+def many_buckets(cells: Sequence[MCHRow]) -> Judgement:
+    curves = {named(r): r.base.f1_buckets for r in cells}
+    needs = {n: buckets_for(c, 0.9 * max(f for _, f in c)) or 1 for n, c in curves.items()}
+    median = np.median(list(needs.values()))
+    return Judgement({name: n >= 100 for name, n in needs.items()}, {"median": median})
+
+
+def significant(cells: Sequence[MCHRow]) -> Judgement:
+    gains = {named(r): (r.mch.f1_own - r.base.f1_own, r.mch.f1_own_gain_se or 0) for r in cells}
+    passed = {name: gain > max(2 * error, 0) for name, (gain, error) in gains.items()}
+    return Judgement(passed, ratio_words(cells, "f1_own"))
+
+
+def exponential(rows: Sequence[Row]) -> Judgement:
+    widths = sorted({r.bits for r in rows})
+    growth = {q: [sum(math.comb(q, i) for i in range(r + 1)) for r in range(4)] for q in widths}
+    passed = {f"{q} bits": all(b >= 4 * a for a, b in pairwise(g)) for q, g in growth.items()}
+    text = "; ".join(f"{q} bits: {', '.join(f'{n:,}' for n in g)}" for q, g in growth.items())
+    return Judgement(passed, f"{text}; true by construction")
+
+
+def nearer(pairs: Pairs) -> Judgement:
+    similar, other = pairs.similar, pairs.other
+    if similar is None or other is None:
+        raise CannotJudge("all pairs are similar, or none is")
+    less, others = (1 - g.distance_mch / max(g.distance, 1e-9) for g in (similar, other))
+    return Judgement(less > others, {"less": less, "others": others, "similar": similar})
+
+
+def regions(cells: Sequence[MCHRow]) -> Judgement:
+    passed, parts = dict.fromkeys(map(named, cells), True), []
+    for way, name in (("base", "X"), ("random_keep", "random regions")):
+        gains = [(r.mch.f1_own - getattr(r, way).f1_own, r.mch.map - getattr(r, way).map)
+                 for r in cells]  # fmt: skip
+        for cell, gain in zip(passed, gains, strict=True):
+            passed[cell] &= min(gain) > 0
+        f1, ap = np.mean(gains, axis=0)
+        parts.append(f"compared with {name}: F1 {f1:+.4f}, mAP {ap:+.4f}")
+    return Judgement(passed, f"{'; '.join(parts)}, on average")
+
+
+def integration(cells: Sequence[MCHRow]) -> Judgement:
+    gains: dict[str, list[float]] = {}
+    for r in cells:
+        gains.setdefault(LABELS[r.method], []).append(r.mch.f1_own - r.random_keep.f1_own)
+    means = {method: float(np.mean(values)) for method, values in gains.items()}
+    text = ", ".join(f"{m} {v:+.4f}" for m, v in means.items())
+    return Judgement({m: v > 0 for m, v in means.items()}, text)
+
+
+# Search time
+
+
+def timed(one: records.TimeCurve | records.BucketTime) -> str:
+    method, bits = one.cell.split("-")
+    return f"{'MCH-' if one.way == 'mch' else ''}{LABELS[method]}-{bits}"
+
+
+def practical(time: Timing) -> Judgement:
+    engines: dict[str, dict[str, dict[int, float]]] = {"faiss": {}, "probe": {}, "auto": {}}
+    for c in time.curves:
+        points = {p.k: max(p.microseconds, 1e-9) for p in c.points if p.k <= 1000}
+        engines[c.engine][timed(c)] = points
+    flat = engines["faiss"]
+    if not flat:
+        raise CannotJudge("; ".join(time.missing) or "FAISS was not timed")
+    faster: dict[str, dict[str, list[float]]] = {}
+    words: dict[str, Any] = {}
+    for engine in ("probe", "auto"):  # how many times as fast as FAISS, at each K that both have
+        faster[engine] = {
+            name: [micro / ours[k] for k, micro in theirs.items() if k in ours]
+            for name, theirs in flat.items()
+            for ours in (engines[engine].get(name, {}),)
+        }
+        means = [geometric(ratios) for ratios in faster[engine].values() if ratios]
+        text = f"{geometric(means):.2f} times as fast, geometric mean" if means else "no point"
+        words[engine] = text
+    probe = faster["probe"]
+    left = {name: len(flat[name]) - len(r) for name, r in probe.items()}
+    passed = {name: not left[name] and min(r, default=0) > 1 for name, r in probe.items()}
+    total = sum(map(len, flat.values()))
+    return Judgement(passed, words | {"left": sum(left.values()), "points": total})
+
+
+def constant_time(time: Timing) -> Judgement:
+    by: dict[str, list[float]] = {}
+    for one in sorted(time.own_bucket, key=lambda one: one.images):
+        by.setdefault(timed(one), []).append(one.microseconds)
+    if not by:
+        raise CannotJudge("nothing was timed")
+    low, high = (geometric([v[i] for v in by.values()]) for i in (0, -1))
+    passed = {name: v[-1] <= 2 * v[0] for name, v in by.items()}
+    return Judgement(passed, {"low": low, "high": high})
+
+
+def advantages(time: Timing) -> list[records.Advantage]:
+    """For each F1 that MCH-X has at some K: how many times its buckets and its time X needs to
+    reach it, as geometric means over the K at which X does."""
+    out = []
+    curves = {(c.cell, c.engine, c.way): c.points for c in time.curves}
+    for (cell, engine, way), points in curves.items():
+        base = curves.get((cell, engine, "base"))
+        if way != "mch" or base is None:
+            continue
+        found = []
+        for p in points:
+            needed = [buckets_for([(max(getattr(q, axis), 1e-9), q.f1) for q in base], p.f1)
+                      for axis in ("buckets", "microseconds") if p.f1 > base[0].f1]  # fmt: skip
+            if needed and needed[0] is not None and needed[1] is not None:
+                ours = max(p.buckets, 1e-9), max(p.microseconds, 1e-9)
+                found.append((needed[0] / ours[0], needed[1] / ours[1]))
+        if found:
+            buckets, micro = (geometric(values) for values in zip(*found, strict=True))
+            out.append(records.Advantage(cell, engine, len(found), buckets, micro))
+    return out
+
+
+# Accuracy: each test is made on our figures of X and MCH-X and on those that the paper prints.
+
+
+def compare(
+    figure: str, ok: Callable[[float, float], bool], words: Callable[..., str] = change_words
+) -> Test:
+    def judge(cells: Sequence[MCHRow]) -> Judgement:
+        passed = {named(r): ok(getattr(r.base, figure), getattr(r.mch, figure)) for r in cells}
+        return Judgement(passed, words(cells, figure), in_paper(figure, ok))
+
+    return judge
+
+
+recall = compare("r0", lambda x, m: m >= MUCH * x, ratio_words)
+precision = compare("p0", lambda x, m: m > x, precision_words)
+precision_kept = compare("p0", lambda x, m: m >= x - SAME_P)
+mean_precision = compare("map", lambda x, m: m > x)
+mean_precision_kept = compare("map", lambda x, m: m >= x - SAME_MAP)
+
+
+def more_found(cells: Sequence[MCHRow]) -> Judgement:
+    passed = {named(r): r.mch.r0 > r.base.r0 and r.mch.f1_own > r.base.f1_own for r in cells}
+    paper = f"{in_paper('r0', lambda x, m: m > x)}, R@H=0 alone"
+    return Judgement(passed, f"F1 {change_words(cells, 'f1_own')}", paper)
+
+
+# F1-bucket curves
+
+
+def of_method(rows: Sequence[R], method: str | None) -> list[R]:
+    found = [r for r in rows if method in (None, r.method)]
+    if not found:
+        raise CannotJudge("no such cell was computed")
+    return found
+
+
+def fewer_buckets(factor: float, method: str | None = None) -> Test:
+    def judge(rows: Sequence[MCHRow]) -> Judgement:
+        cells = of_method(rows, method)
+        passed = {named(r): at_least(bucket_ratios(r).values(), factor) for r in cells}
+        return Judgement(passed, bucket_words(cells))
+
+    return judge
+
+
+def above_unsupervised(method: str | None = None) -> Test:
+    def judge(rows: Sequence[Row]) -> Judgement:
+        best: dict[int, float] = {}
+        for r in rows:
+            if r.method in UNSUPERVISED:
+                best[r.bits] = max(best.get(r.bits, 0.0), area(r.base.f1_buckets))
+        cells = [r for r in rows if isinstance(r, MCHRow) and r.bits in best]
+        areas = {named(r): (area(r.base.f1_buckets), best[r.bits])
+                 for r in of_method(cells, method)}  # fmt: skip
+        ours, theirs = np.mean(list(areas.values()), axis=0)
+        passed = {name: mine > other for name, (mine, other) in areas.items()}
+        return Judgement(passed, {"ours": ours, "theirs": theirs})
+
+    return judge
+
+
+efficient = fewer_buckets(FEWER)
+efficient_ksh = fewer_buckets(GREATLY, "ksh")
+best_shallow = above_unsupervised("ksh")
+supervised = above_unsupervised()
+
+
+def efficient_everywhere(cells: Sequence[MCHRow]) -> Judgement:
+    passed = {}
+    for r in cells:
+        both = [[f1_at(f.f1_buckets, b) or 0 for b in BUDGETS] for f in (r.mch, r.base)]
+        passed[named(r)] = all(m > x for m, x in zip(*both, strict=True))
+    return Judgement(passed, f"{change_words(cells, 'f1_own')}, after one bucket")
+
+
+def asymmetric(rows: Sequence[Row]) -> Judgement:
+    adsh = {r.bits: r.base.f1_buckets for r in rows if r.method == "adsh"}
+    wins: dict[str, list[bool]] = {}
+    for r in rows:
+        if r.method in SYMMETRIC and r.bits in adsh:
+            for b in BUDGETS:
+                ours, other = f1_at(adsh[r.bits], b), f1_at(r.base.f1_buckets, b)
+                if ours is not None and other is not None:
+                    wins.setdefault(LABELS[r.method], []).append(ours > other)
+    total = [win for cases in wins.values() for win in cases]
+    if not total:
+        raise CannotJudge("ADSH or all symmetric methods are missing")
+    by = ", ".join(f"{m} {sum(v)} of {len(v)}" for m, v in wins.items())
+    text = f"in {sum(total)} of {len(total)} cases: {by}"
+    fails = [m for m, v in wins.items() if sum(v) <= len(v) / 2]
+    return Judgement(sum(total) > len(total) / 2, text, fails=fails)
+
+
+def distinct(rows: Sequence[Row]) -> Judgement:
+    factors = {}
+    for bits in sorted({r.bits for r in rows}):
+        f1 = [r.base.f1_own for r in rows if r.bits == bits and r.method in SYMMETRIC]
+        if len(f1) > 1:
+            factors[f"{bits} bits"] = max(f1) / max(min(f1), 1e-9)
+    if not factors:
+        raise CannotJudge("fewer than two symmetric methods were computed")
+    text = ", ".join(f"{f:.1f} times at {width}" for width, f in factors.items())
+    return Judgement({width: f >= LARGE for width, f in factors.items()}, text)
+
+
+# Visualization study
+
+
+def complex_gain(pairs: Pairs) -> Judgement:
+    simple, rich = simple_and_complex(pairs)
+    if not simple.at0 or not rich.at0:
+        raise CannotJudge("no similar pairs share a bucket under X")
+    low, high = simple.at0_mch / simple.at0, rich.at0_mch / rich.at0
+    return Judgement(high > low, {"low": low, "high": high, "simple": simple, "rich": rich})
+
+
+def both_of(pairs: Pairs) -> records.TwoClasses:
+    if pairs.both is None:
+        raise CannotJudge("the data has fewer than two classes")
+    return pairs.both
+
+
+def both_classes(pairs: Pairs) -> Judgement:
+    return Judgement(both_of(pairs).images > 0, {"images": both_of(pairs).images})
+
+
+def several_buckets(pairs: Pairs) -> Judgement:
+    both = both_of(pairs)
+    if not both.images:
+        raise CannotJudge("no image shows both classes")
+    return Judgement(both.several > 0, {"both": both, "share": pairs.several_codes})
+
+
+def two_categories(pairs: Pairs) -> Judgement:
+    by, found = pairs.by_two, both_of(pairs).found
+    more = by["mch"] > by["base"] and by["mch_buckets"] > 0
+    return Judgement(more, {"by": by, "images": pairs.images, "found": found})
+
+
+# Sensitivity
+
+
+def curves_of(found: Sensitivity, of: str, group: int | None) -> dict[str, Curve]:
+    """By sigma or xi: the curves of all queries, or of those of the first or second class."""
+    name = "all" if group is None else [*found.classes, "", ""][group]
+    curves: dict[str, dict[str, Curve]] = getattr(found, of)
+    if name not in curves:
+        raise CannotJudge(f"none of the queries with “{name}” has a similar image")
+    return curves[name]
+
+
+def steady(of: str, group: int | None, *values: str) -> Test:
+    def judge(found: Sensitivity) -> Judgement:
+        curves = curves_of(found, of, group)
+        some = [curves[v] for v in values if v in curves]
+        wide, best, start = spread(some), max(area(c) for c in some), area(curves["1"])
+        gain = f"{best / start - 1:+.1%}" if start else f"{best:.4f}"
+        return Judgement(wide <= STEADY, {"wide": wide, "gain": gain})
+
+    return judge
+
+
+steady_sigma = steady("sigma", None, "0.3", "0.4", "0.5")
+steady_sigma_one = steady("sigma", 0, "0.4", "0.5", "0.6")
+steady_xi = steady("xi", None, "0.1", "0.3", "0.5", "0.7", "0.9")
+
+
+def alike_sigma_two(found: Sensitivity) -> Judgement:
+    every, some = (curves_of(found, "sigma", group) for group in (None, 1))
+    values = [sigma for sigma in every if sigma != "1"]
+    rank = spearman(*([area(curves[s]) for s in values] for curves in (every, some)))
+    return Judgement(rank >= CORRELATED, {"rank": rank, "values": ", ".join(values)})
+
+
+def chosen(found: Sensitivity) -> Judgement:
+    lacks, words = [], []
+    for curves, sign in ((found.sigma, "σ"), (found.xi, "ξ")):
+        areas = {v: area(c) for v, c in curves["all"].items()}
+        best = max(areas, key=areas.__getitem__)
+        lacks.append(1 - areas["0.5"] / areas[best] if areas[best] else 0.0)
+        words.append(f"the best {sign} is {best}, and 0.5 is {lacks[-1]:.1%} below it")
+    return Judgement(max(lacks) <= GOOD, "; ".join(words))
+
+
+def degenerate(found: Sensitivity) -> Judgement:
+    values = list(found.anhc["1"].values())
+    return Judgement(set(values) == {1}, {"low": min(values), "high": max(values)})
+
+
+def more_codes(found: Sensitivity) -> Judgement:
+    sigma, xi = found.sigma["all"], found.xi["all"]
+    by_sigma = spearman([found.anhc[s]["0.5"] for s in sigma], [area(c) for c in sigma.values()])
+    by_xi = spearman([found.xi_anhc[x] for x in xi], [area(c) for c in xi.values()])
+    ranks = {"by_sigma": by_sigma, "by_xi": by_xi}
+    return Judgement(min(ranks.values()) >= CORRELATED, ranks)
+
+
+def satisfactory(rows: Sequence[Row]) -> Judgement:
+    recall = [r.base.r0 for r in rows if isinstance(r, MCHRow)]
+    mean = f"; mean R@H=0 of X over all cells is {np.mean(recall):.3f}" if recall else ""
+    raise CannotJudge(f"“satisfactory” names no measure{mean}")

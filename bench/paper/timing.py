@@ -1,0 +1,145 @@
+"""Search time at growing K on a cell's codes: our table and FAISS, one thread each.
+
+Every engine runs in a process of its own. Processor time is measured, since other work on the
+machine affects it less than elapsed time.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common import progress
+from contenders import OURS, PEERS, FailedError, Run, Worker
+from mchindex import BucketTable
+from mchindex.evaluation.curves import default_ks
+from mchindex.models.hashing import Packed
+from mchindex.models.region_codes import Encoded
+from mchindex.training.measure import Coded, kept_by
+from paper.records import BucketTime, TimeCurve, TimePoint, Timing
+from paper.studies import Flags, similar
+
+QUERIES = 500  # timed at most
+REPEATS = 5
+ENOUGH = 3.0  # seconds after which a slow search is not repeated
+LARGEST_K = 5000
+PROBED = 0.95  # share of queries that probing alone must answer for a point of `probe` to count
+
+
+def timing(cell: str, coded: Coded, xi: float, limit: float = 60.0) -> Timing:
+    """F1 and microseconds per query at growing K, for probing, for `auto` and for FAISS."""
+    out = Timing()
+    n = len(coded.queries)
+    rows = np.unique(np.linspace(0, n - 1, min(QUERIES, n)).astype(int))
+    wanted = similar(coded.query_labels[rows], coded.labels)
+    rows, wanted = rows[wanted.any(1)], wanted[wanted.any(1)]
+    if not len(rows):
+        out.missing.append(f"{cell}: nothing is timed, because no query has a similar image.")
+        return out
+    queries = coded.queries[rows]
+    for way in ("base", "mch"):
+        chosen = coded.database.chosen(kept_by(way, coded.database, xi))
+        out.own_bucket += _bucket_times(cell, way, chosen, queries)
+        curves, lacks = _race(cell, way, queries, wanted, chosen, limit)
+        out.curves += curves
+        out.missing += [text for text in lacks if text not in out.missing]
+        progress(f"time: {cell} {way}")
+    return out
+
+
+def merged(parts: Sequence[Timing]) -> Timing:
+    """The cells' times as one."""
+    curves = [c for part in parts for c in part.curves]
+    buckets = [b for part in parts for b in part.own_bucket]
+    missing = sorted({text for part in parts for text in part.missing})
+    return Timing(curves, buckets, missing, QUERIES, LARGEST_K)
+
+
+def _bucket_times(cell: str, way: str, chosen: Encoded, queries: Packed) -> list[BucketTime]:
+    """Microseconds to look into the query's bucket alone, at two sizes of the database."""
+    out = []
+    images = int(chosen.images.max()) + 1
+    for share in (8, 1):
+        which = chosen.images % share == 0
+        table = BucketTable(bits=8 * queries.shape[1])
+        table.add(chosen.images[which], chosen.codes[which])
+        table.optimize()
+        seconds = []
+        for _ in range(2 * REPEATS + 1):
+            start = time.process_time()
+            table.search(queries, 1, max_radius=0, strategy="probe", threads=1)
+            seconds.append(time.process_time() - start)
+        micro = 1e6 * median(seconds[1:]) / len(queries)
+        out.append(BucketTime(cell, way, images // share, micro))
+    return out
+
+
+def _race(
+    cell: str, way: str, queries: Packed, wanted: Flags, chosen: Encoded, limit: float
+) -> tuple[list[TimeCurve], list[str]]:
+    """One curve per engine, and why a curve is missing."""
+    bits = 8 * queries.shape[1]
+    ks = default_ks(min(LARGEST_K, wanted.shape[1]), 12)
+    table = BucketTable(bits=bits)
+    table.add(chosen.images, chosen.codes)
+    probing = 8.0 * table.n_buckets + 4096  # with more buckets the engine's `probe` scans instead
+    answers = {k: table.search(queries, k, threads=1) for k in ks}
+    engines: dict[str, tuple[Any, ...]] = {
+        "probe": (OURS["probe"],),
+        "auto": (OURS["auto"],),
+        "faiss": (PEERS["flat"], PEERS["flat-count"]),  # the faster of its two ways
+    }
+    curves, lacks = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        arrays = (("codes", chosen.codes), ("images", chosen.images), ("queries", queries))
+        for name, array in arrays:
+            np.save(Path(folder) / f"{name}.npy", array)
+        run = Run(folder, 1, limit, 1, len(chosen) > len(np.unique(chosen.images)))
+        for engine, kinds in engines.items():
+            points: dict[int, TimePoint] = {}
+            for kind in kinds:
+                worker = Worker(kind, bits, run)
+                try:
+                    worker.ask("build", limit=limit)
+                    for k in ks:
+                        _measure(worker, points, k, wanted, limit)
+                except FailedError as error:
+                    lacks.append(f"{kind.title} is missing: {error}.")
+                finally:
+                    if worker.alive:
+                        worker.stop()
+            for k, point in points.items():
+                point.buckets = float(answers[k].buckets.astype(float).mean())
+                pure = [math.comb(bits, int(r)) <= probing for r in answers[k].radius]
+                point.probed = float(np.mean(pure))
+            left = [p for p in points.values() if engine != "probe" or p.probed >= PROBED]
+            if left:
+                curves.append(TimeCurve(cell, way, engine, left, len(ks) - len(left)))
+    return curves, lacks
+
+
+def _measure(
+    worker: Worker, points: dict[int, TimePoint], k: int, wanted: Flags, limit: float
+) -> None:
+    """Times one K, and keeps the point if it is the fastest at that K."""
+    number = len(wanted)
+    ids = worker.ask("ids", k, 0, 0, number, limit=limit)  # also warms up
+    spent: list[float] = []  # processor time
+    while len(spent) < REPEATS and sum(spent) < ENOUGH:
+        spent.append(worker.ask("time", k, 0, 0, number, limit=limit)[1])
+    micro = 1e6 * median(spent) / number
+    if k not in points or micro < points[k].microseconds:
+        points[k] = TimePoint(k, _f1(ids, wanted), micro)
+
+
+def _f1(ids: NDArray[np.int64], wanted: Flags) -> float:
+    hits = (np.take_along_axis(wanted, np.maximum(ids, 0), 1) & (ids >= 0)).sum(1)
+    return float((2 * hits / ((ids >= 0).sum(1) + wanted.sum(1))).mean())

@@ -1,0 +1,147 @@
+"""The visual study: queries, similar images of each, and their distances under X and MCH-X."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from mchindex.datasets import Dataset, open_dataset
+from mchindex.demo import MODEL, PICTURES, scenes_demo
+from mchindex.models import MCHModel
+from mchindex.models.region_codes import RegionCodes
+from mchindex.progress import Display
+from mchindex.regions import WHOLE, Layout
+from mchindex.training.measure import Coded, encode_dataset, kept_by
+from paper.records import Neighbour, Picture, Query, Visual
+from paper.studies import Flags, distances, similar
+
+QUERIES, SIMILAR, MOVED = 4, 10, 5
+TRIED = 50  # images of a query for which a second query is sought
+BLOCK = 64  # queries at a time: all of them with all images may not fit in memory
+SIDE = 120  # pixels of a picture
+Ids = NDArray[np.int64]
+
+
+class Near:
+    """Distances between queries and images under X and MCH-X."""
+
+    def __init__(self, coded: Coded, xi: float) -> None:
+        self.coded = coded
+        self.kept = {way: kept_by(way, coded.database, xi) for way in ("base", "mch")}
+
+    def __call__(self, q: int, count: int = 1) -> tuple[Any, Any, Any, Flags, Flags]:
+        """Of queries from q on, (count, n) each: distance under X, distance under MCH-X and its
+        region, which images are similar, and which of these MCH-X moved to distance 0."""
+        coded, some = self.coded, slice(q, q + count)
+        base, _ = distances(coded.queries[some], coded.database, self.kept["base"])
+        mch, region = distances(coded.queries[some], coded.database, self.kept["mch"])
+        alike = similar(coded.query_labels[some], coded.labels)
+        return base, mch, region, alike, alike & (base > 0) & (mch == 0)
+
+    def able(self) -> Ids:
+        """The queries with enough similar images, at least one of them moved to distance 0."""
+        found = []
+        for start in range(0, len(self.coded.queries), BLOCK):
+            *_, alike, moved = self(start, BLOCK)
+            found.append(moved.any(1) & (alike.sum(1) >= SIMILAR))
+        return np.flatnonzero(np.concatenate(found))
+
+    def hits(self, queries: Ids, images: Ids) -> Flags:
+        """(q, i): whether these queries find these images, if similar, at distance 0."""
+        coded, codes = self.coded, self.coded.database
+        some = RegionCodes(codes.codes[images], codes.keep[images])
+        mch, _ = distances(coded.queries[queries], some, self.kept["mch"][images])
+        found: Flags = similar(coded.query_labels[queries], coded.labels[images]) & (mch == 0)
+        return found
+
+
+def visual(coded: Coded, dataset: Dataset, layout: Layout, xi: float, seed: int) -> Visual:
+    """A few queries with similar images of each, drawn by the rule that the report states.
+
+    The first two queries have no class in common and show the same image first, if there are such.
+    """
+    rng = np.random.default_rng(seed)
+    near = Near(coded, xi)
+    able = near.able()
+    shared, *chosen = _two_queries(near, able, rng) or (-1,)
+    chosen += [int(q) for q in rng.permutation(able) if q not in chosen]
+    chosen = chosen[:QUERIES]
+    of = {q: [part[0] for part in near(q)] for q in chosen}
+    shown = {}
+    for q in chosen:
+        *_, alike, moved = of[q]
+        first = [shared] if shared >= 0 and q in chosen[:2] else []
+        at0 = [i for i in rng.permutation(np.flatnonzero(moved)).tolist() if i not in first]
+        picked = (first + at0)[:MOVED]
+        others = rng.permutation(np.flatnonzero(alike & ~moved)).tolist()
+        picked += [i for i in others + at0 if i not in picked][: SIMILAR - len(picked)]
+        shown[q] = picked
+
+    def red(q: int, i: int) -> bool:
+        """Whether another of the queries, without a common class, shows the image at 0 too."""
+        labels = coded.query_labels
+        return any(
+            i in picked and of[q][1][i] == of[other][1][i] == 0
+            for other, picked in shown.items()
+            if not (labels[q] & labels[other]).any()
+        )
+
+    def neighbour(q: int, i: int) -> Neighbour:
+        base, mch, region, *_ = of[q]
+        name, box = layout.names[region[i]], layout.boxes[region[i]]
+        frame = None if box == WHOLE else [round(side, 4) for side in box]
+        picture, classes = _thumbnail(dataset, "database", i), _names(coded, coded.labels[i])
+        return Neighbour(classes, int(base[i]), int(mch[i]), name, red(q, i), frame, picture)
+
+    rows = []
+    for q, picked in shown.items():
+        *_, alike, moved = of[q]
+        images = [neighbour(q, i) for i in picked]
+        picture, classes = _thumbnail(dataset, "query", q), _names(coded, coded.query_labels[q])
+        rows.append(Query(classes, int(moved.sum()), int(alike.sum()), images, picture))
+    return Visual(rows, len(able), len(coded.queries))
+
+
+def _two_queries(near: Near, able: Ids, rng: np.random.Generator) -> tuple[int, int, int] | None:
+    """An image and two queries without a common class that find it, one through a region."""
+    labels = near.coded.query_labels
+    for q in rng.permutation(able).tolist():
+        apart = able[~(labels[able] & labels[q]).any(1)]
+        images = rng.permutation(np.flatnonzero(near(q)[-1]))[:TRIED]
+        for i, finds in zip(images.tolist(), near.hits(apart, images).T, strict=True):
+            if len(others := apart[finds]):
+                return int(i), int(q), int(rng.choice(others))
+    return None
+
+
+def _names(coded: Coded, flags: Flags) -> list[str]:
+    return [coded.classes[c] for c in np.flatnonzero(flags).tolist()]
+
+
+def _thumbnail(dataset: Dataset, split: str, row: int) -> Picture:
+    image = dataset.images.image(int(dataset.splits[split][row])).convert("RGB")
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=78, optimize=True)
+    return Picture(base64.b64encode(stream.getvalue()).decode(), image.width, image.height)
+
+
+def visual_of_scenes(work: Path, images: int, seed: int) -> Visual:
+    """The study on drawn pictures, with the model that `mch demo` trains on them."""
+    with Display() as display:
+        scenes_demo(work, images, seed, threads=1, progress=display)
+    dataset = open_dataset(str(work / PICTURES), seed=seed)
+    model = MCHModel.load(work / MODEL)
+    coded = encode_dataset(model, dataset, cache=work / "features")
+    found = visual(coded, dataset, model.layout, model.xi, seed)
+    found.about = (
+        f"{images:,} drawn pictures in place of the data's; {model.method.name.upper()} with "
+        f"{model.bits} bits on a small network trained for them"
+    )
+    return found
