@@ -2,74 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
-import json
-import math
 import os
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
-from mchindex._core import BucketTable
-from mchindex.catalogue import shipped_name
-from mchindex.errors import (
-    ImageError,
-    ModelMismatchError,
-    NotAnIndexError,
-    StoreDamagedError,
-    StoreError,
-)
-from mchindex.images import Source, Tensor
+from mchindex.errors import ImageError, NotAnIndexError
+from mchindex.images import Source
 from mchindex.index.adding import BATCH, Added, Adding, OnCommit, groups, metadata_json
-from mchindex.index.backup import MODEL_FOLDER, back_up
+from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, OneCode, OneImage
+from mchindex.index.backup import back_up
 from mchindex.index.codes import rows_of_codes
+from mchindex.index.filling import AnyModel, Filling
 from mchindex.index.identity import Identity
-from mchindex.index.inputs import Metadata, check_id, one_image, to_items
-from mchindex.index.results import Answers, Found, Hit, Hits, Limit
+from mchindex.index.inputs import Metadata, one_image, resolved_ids, to_items
+from mchindex.index.results import Answers, Hits
+from mchindex.index.searching import Searcher
 from mchindex.index.table import LiveTable
 from mchindex.progress import reporting
 from mchindex.regions import Layout, PixelBox
-from mchindex.storage.records import Id, Row, unpack_codes
+from mchindex.storage.records import Id, Row, row_metadata, unpack_codes
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
     from mchindex.models import MCHModel
 
-DEFAULT_MODEL = "coco-64"
 BULK = 50_000  # images written at a time when they come as codes
 RECORDS = 5_000  # and when they come as complete records
-FILTERS = 8  # results of filters that are remembered
-
-EachMetadata = Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata | None]
-Filter = Mapping[str, Any]
-# For the type checker. The shape of an array is often not known: an array of pixels then counts as
-# one image, and an array of codes as several.
-OneImage = (
-    str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | Tensor
-    | np.ndarray[tuple[int, int, int], np.dtype[Any]] | np.ndarray[tuple[int, int], np.dtype[Any]]
-)  # fmt: skip
-OneCode = np.ndarray[tuple[int], np.dtype[Any]]
-ManyCodes = np.ndarray[tuple[int, int], np.dtype[Any]]
-
-
-class Limits(TypedDict, total=False):
-    """Options that every kind of search takes."""
-
-    offset: int  # hits to skip: `offset=10` with `k=10` is the second page
-    max_radius: int | None  # the largest Hamming distance
-    max_buckets: int | None  # the largest number of buckets to visit
-    filter: Filter | None  # conditions on the metadata
-    allowed: Iterable[Id] | None  # only these ids
-    threads: int  # 0: all cores
 
 
 @dataclass(frozen=True)
@@ -95,7 +59,7 @@ class MCHIndex:
 
     def __init__(
         self,
-        model: MCHModel | str | os.PathLike[str] | None = None,
+        model: AnyModel | None = None,
         *,
         bits: int | None = None,
         _store: Store | None = None,
@@ -105,16 +69,12 @@ class MCHIndex:
         """An index in memory. Without a model, `bits` is the width of your own codes."""
         self._store = Store(None) if _store is None else _store
         self.wait = wait
-        self._device = device
-        self._model: MCHModel | None = None
-        self._lock = threading.RLock()
-        self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
-        self._unread: weakref.WeakSet[Answers] = weakref.WeakSet()
         self._closed = False
         try:
             self._store.check_schema()
-            self.identity: Identity = self._identified(model, bits)  # what the codes are
+            self._filling = Filling(self._store, model, bits, wait, device)
             self._live = LiveTable(self._store, self.bits)
+            self._searcher = Searcher(self._store, self._live, self.identity)
         except BaseException:
             self._store.close()
             raise
@@ -123,7 +83,7 @@ class MCHIndex:
     def open(
         cls,
         path: str | os.PathLike[str],
-        model: MCHModel | str | os.PathLike[str] | None = None,
+        model: AnyModel | None = None,
         *,
         bits: int | None = None,
         create: bool = True,
@@ -142,87 +102,15 @@ class MCHIndex:
             raise NotAnIndexError(f"{folder} is not an index")
         return cls(model, bits=bits, _store=Store(folder), wait=wait, device=device)
 
-    # Identity and model.
-
-    def _identified(
-        self, model: MCHModel | str | os.PathLike[str] | None, bits: int | None
-    ) -> Identity:
-        """The identity of the index: read from it, or written to it if it is new."""
-        facts = self._store.get("model")
-        if facts is None:
-            if self._store.get("uuid") is None or len(self._store):
-                raise StoreDamagedError(f"{self._store.name} is damaged: it names no model")
-            with self._store.writer(max(self.wait, 10.0)):
-                facts = self._store.get("model")  # another process may have been first
-                if facts is None:
-                    identity = self._new_identity(model, bits)
-                    self._keep_model()  # first: an index that names a model must have it
-                    self._store.set(model=identity.to_json())
-                    return identity
-        identity = Identity.from_json(facts)
-        if bits is not None and bits != identity.bits:
-            raise ModelMismatchError(
-                f"{self._store.name} holds codes of {identity.bits} bits, not of {bits}"
-            )
-        if model is not None:
-            self._use(model, identity)
-        return identity
-
-    def _new_identity(
-        self, model: MCHModel | str | os.PathLike[str] | None, bits: int | None
-    ) -> Identity:
-        if model is None and bits is not None:
-            return Identity.of_codes(bits)
-        self._model = self._loaded(DEFAULT_MODEL if model is None else model)
-        if bits is not None and bits != self._model.bits:
-            raise ValueError(f"the model's codes have {self._model.bits} bits, not {bits}")
-        name = shipped_name(self._model.fingerprint)
-        if name is None and isinstance(model, (str, os.PathLike)):
-            name = os.path.basename(os.path.abspath(model))
-        return Identity.of_model(self._model, name)
-
-    def _loaded(self, model: MCHModel | str | os.PathLike[str]) -> MCHModel:
-        from mchindex.models import MCHModel
-
-        if isinstance(model, MCHModel):
-            return model
-        return MCHModel.load(model, device=self._device)
-
-    def _keep_model(self) -> None:
-        """Copies a model that does not ship, so that the index needs nothing outside of it."""
-        folder = self._store.folder
-        if folder is None or self._model is None:
-            return
-        if shipped_name(self._model.fingerprint) is None:
-            self._model.save(folder / MODEL_FOLDER)
-
-    def _use(self, model: MCHModel | str | os.PathLike[str], identity: Identity) -> None:
-        loaded = self._loaded(model)
-        if loaded.fingerprint != identity.fingerprint:
-            raise ModelMismatchError(
-                f"{self._store.name} was filled by {identity.title}, not by this one "
-                f"({loaded.fingerprint}): open it without a model, or create a new index"
-            )
-        self._model = loaded
-
     @property
     def model(self) -> MCHModel:
         """The model that fills the index. It is loaded when it is first needed."""
-        with self._lock:
-            if self._model is None:
-                identity, folder = self.identity, self._store.folder
-                if not identity.has_model:
-                    raise ValueError(
-                        f"{self._store.name} has no model, only codes: use add_codes and "
-                        "search_codes"
-                    )
-                own = None if folder is None else folder / MODEL_FOLDER
-                if own is not None and own.is_dir():
-                    self._use(own, identity)
-                else:
-                    self._use(identity.name or DEFAULT_MODEL, identity)
-            assert self._model is not None
-            return self._model
+        return self._filling.model
+
+    @property
+    def identity(self) -> Identity:
+        """What the codes are: their width, their model, their regions."""
+        return self._filling.identity
 
     @property
     def bits(self) -> int:
@@ -345,9 +233,9 @@ class MCHIndex:
             if not filter:
                 raise ValueError("an empty filter matches every image: pass the ids to remove all")
             with self._live.writing(self.wait):
-                return self._live.remove(self._store.ids(self._matching(filter).tolist()))
+                return self._live.remove(self._store.ids(self._searcher.matching(filter).tolist()))
         single = isinstance(ids, (str, int, np.integer, os.PathLike))
-        wanted = self._resolved([ids] if single else ids)  # type: ignore[arg-type]
+        wanted = resolved_ids(self._store, [ids] if single else ids)  # type: ignore[arg-type]
         with self._live.writing(self.wait):
             return self._live.remove(wanted)
 
@@ -369,7 +257,7 @@ class MCHIndex:
 
     def set_metadata(self, id: Id, metadata: Metadata) -> None:
         """Replaces the metadata of an image."""
-        (name,) = self._resolved([id])
+        (name,) = resolved_ids(self._store, [id])
         with self._live.writing(self.wait):
             if not self._store.known([name]):
                 raise KeyError(id)
@@ -416,10 +304,10 @@ class MCHIndex:
         if (query is None) == (id is None):
             raise TypeError("search takes a query or the id of an image in the index")
         if id is not None:
-            code, name = self._code_of(id, region)
-            return self._search(code, k, leave_out=name, **limits)[0]
+            code, name = self._searcher.code_of(id, region)
+            return self._searcher.search(code, k, leave_out=name, **limits)[0]
         codes, single = self._query_codes(query, region)
-        answers = self._search(codes, k, **limits)
+        answers = self._searcher.search(codes, k, **limits)
         return answers[0] if single else answers
 
     def within(
@@ -440,29 +328,14 @@ class MCHIndex:
             raise ValueError(f"a radius is at least 0, not {radius}")
         leave_out = None
         if id is not None:
-            codes, leave_out = self._code_of(id, region)
+            codes, leave_out = self._searcher.code_of(id, region)
         else:
             codes, single = self._query_codes(query, region)
             if not single:
                 raise TypeError("within takes one query: call it for each of several")
-        select = self._selection(filter, allowed, leave_out)
-
-        def find(table: BucketTable, chosen: _Selected | None) -> Found:
-            keys = None if chosen is None else chosen.keys
-            inside = table.within(codes, radius, allowed=keys, threads=threads)
-            # One more than there are, so that the search reports the effort for the whole ball.
-            found = Found.of(
-                table.search(
-                    codes, len(inside.ids) + 1, max_radius=radius, allowed=keys, threads=threads
-                ),
-                table.n_codes,
-            )
-            found.exact = np.ones(1, bool)
-            if chosen is not None and chosen.leave_out is not None:
-                return found.without(chosen.leave_out, len(inside.ids))
-            return found
-
-        return self._answers(self._live.consistently(select, find), None)[0]
+        return self._searcher.within(
+            codes, radius, filter=filter, allowed=allowed, threads=threads, leave_out=leave_out
+        )
 
     @overload
     def search_codes(
@@ -480,7 +353,7 @@ class MCHIndex:
         One code, (bits // 8,), gives Hits. The limits are those of `search`.
         """
         array = np.asarray(codes)
-        answers = self._search(array[None] if array.ndim == 1 else array, k, **limits)
+        answers = self._searcher.search(array[None] if array.ndim == 1 else array, k, **limits)
         return answers[0] if array.ndim == 1 else answers
 
     def _query_codes(self, query: Any, region: Any) -> tuple[NDArray[np.uint8], bool]:
@@ -490,146 +363,18 @@ class MCHIndex:
         single = one_image(query)
         return self.model.encode_query([query] if single else query, region), single
 
-    def _code_of(self, id: Id, region: Any) -> tuple[NDArray[np.uint8], Id]:
-        """The code of an image of the index, as a row, and the id under which it is stored."""
-        row = self._store.row(*self._resolved([id]))
-        if row is None:
-            raise KeyError(f"there is no image {id!r} in {self._store.name}")
-        _, entries = unpack_codes([row.key], [row.codes], self.bits)
-        names = [self.identity.region_name(int(r)) for r in entries["region"]]
-        name = names[int(entries["region"].argmin())] if region is None else region
-        if name not in names:
-            raise ValueError(f"image {id!r} has no code for {name!r}, only for: {', '.join(names)}")
-        return entries["code"][[names.index(name)]], row.id
-
-    def _search(
-        self,
-        codes: Any,
-        k: int,
-        *,
-        offset: int = 0,
-        max_radius: int | None = None,
-        max_buckets: int | None = None,
-        filter: Filter | None = None,
-        allowed: Iterable[Id] | None = None,
-        threads: int = 0,
-        leave_out: Id | None = None,
-    ) -> Answers:
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
-        if offset < 0:
-            raise ValueError(f"offset must be at least 0, not {offset}")
-        select = self._selection(filter, allowed, leave_out)
-        wanted = offset + k
-
-        def find(table: BucketTable, chosen: _Selected | None) -> Found:
-            keys, lone = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
-            found = Found.of(
-                table.search(
-                    codes, wanted + (lone is not None), max_radius=max_radius,
-                    max_buckets=max_buckets, allowed=keys, threads=threads,
-                ),
-                table.n_codes,
-            )  # fmt: skip
-            found = found if lone is None else found.without(lone, wanted)
-            return found.columns(offset, wanted) if offset else found
-
-        limit = _first_limit(self.bits, max_radius, max_buckets)
-        return self._answers(self._live.consistently(select, find), limit)
-
-    def _selection(
-        self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Id | None
-    ) -> Callable[[], _Selected] | None:
-        """What finds out, in one state of the store, which images may be hits; None: all may."""
-        if filter is None and allowed is None and leave_out is None:
-            return None
-        names = None if allowed is None else self._resolved(allowed)
-        return partial(self._selected, filter, names, leave_out)
-
-    def _selected(
-        self, filter: Filter | None, names: list[Id] | None, leave_out: Id | None
-    ) -> _Selected:
-        keys: NDArray[np.int64] | None = None
-        if filter is not None:
-            keys = self._matching(filter)
-        if names is not None:
-            those = np.array([k.key for k in self._store.known(names).values()], np.int64)
-            keys = those if keys is None else np.intersect1d(keys, those)
-        lone = None if leave_out is None else self._store.known([leave_out]).get(leave_out)
-        if lone is None:
-            return _Selected(keys, None)
-        return (
-            _Selected(None, lone.key) if keys is None else _Selected(keys[keys != lone.key], None)
-        )
-
-    def _matching(self, conditions: Filter) -> NDArray[np.int64]:
-        """The keys of the images that match a filter; remembered until the store changes."""
-        version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
-        held = self._filters.get(text)
-        if held is None or held[0] != version:
-            if len(self._filters) > FILTERS:
-                self._filters.clear()
-            held = (version, self._store.matching(conditions))
-            self._filters[text] = held
-        return held[1]
-
-    def _answers(self, found: Found, limit: Limit | None) -> Answers:
-        answers = Answers(found, self._read, limit)
-        with self._lock:
-            self._unread.add(answers)
-        return answers
-
-    def _read(
-        self,
-        keys: NDArray[np.int64],
-        regions: NDArray[np.int16],
-        distances: NDArray[np.int32],
-    ) -> list[list[Hit]]:
-        """Reads the records of hits: a list per query."""
-        rows = self._store.rows(np.unique(keys[keys >= 0]).tolist())
-        return [
-            [
-                self._hit(rows[key], region, distance)
-                for key, region, distance in zip(*line, strict=True)
-                if key in rows
-            ]
-            for line in zip(keys.tolist(), regions.tolist(), distances.tolist(), strict=True)
-        ]
-
-    def _hit(self, row: Row, region: int, distance: int) -> Hit:
-        identity = self.identity
-        box = identity.region_box(region, row.width, row.height)
-        name = identity.region_name(region)
-        return Hit(row.id, distance, name, box, row.path, _metadata_of(row))
-
     # What is in it.
-
-    def _resolved(self, ids: Iterable[Any]) -> list[Id]:
-        """Ids as they are stored: a relative path stands for the absolute one."""
-        if isinstance(ids, (str, bytes)):
-            raise TypeError("give a list of ids: [id] for one")
-        names = [check_id(id) for id in ids]
-        full = {
-            name: os.path.abspath(name)
-            for name in names
-            if isinstance(name, str) and not os.path.isabs(name)
-        }
-        found = self._store.known([*full, *full.values()]) if full else {}
-        return [
-            full[name] if name in full and name not in found and full[name] in found else name
-            for name in names
-        ]
 
     def count(self, filter: Filter | None = None) -> int:
         """The number of images, all or those that match a filter."""
-        return len(self) if filter is None else len(self._matching(filter))
+        return len(self) if filter is None else len(self._searcher.matching(filter))
 
     def ids(self, filter: Filter | None = None) -> list[Id]:
         """The ids of the images, all or those that match a filter, oldest first."""
         if filter is None:
             return list(self)
         with self._store.one_state():
-            return self._store.ids(self._matching(filter).tolist())
+            return self._store.ids(self._searcher.matching(filter).tolist())
 
     def __len__(self) -> int:
         return len(self._live.current)
@@ -637,7 +382,7 @@ class MCHIndex:
     def __contains__(self, id: object) -> bool:
         self._store.check_open()
         try:
-            names = self._resolved([id])
+            names = resolved_ids(self._store, [id])
         except (TypeError, ValueError):
             return False
         return bool(self._store.known(names))
@@ -647,7 +392,7 @@ class MCHIndex:
         return (row.id for row in self._store.each())
 
     def __getitem__(self, id: Id) -> Stored:
-        row = self._store.row(*self._resolved([id]))
+        row = self._store.row(*resolved_ids(self._store, [id]))
         if row is None:
             raise KeyError(id)
         return self._stored(row)
@@ -662,7 +407,7 @@ class MCHIndex:
         return Stored(
             row.id,
             row.path,
-            _metadata_of(row),
+            row_metadata(row),
             (row.width, row.height) if row.width and row.height else None,
             tuple(map(self.identity.region_name, numbers)),
             tuple(self.identity.region_box(r, row.width, row.height) for r in numbers),
@@ -701,12 +446,8 @@ class MCHIndex:
 
         Hits stay usable: the records of answers that are still in use are read first.
         """
-        with self._lock:
-            if self._closed:
-                return
-            for answers in list(self._unread):
-                with contextlib.suppress(StoreError):  # looking at these answers will say why
-                    answers.load()
+        if not self._closed:
+            self._searcher.close()
             self._closed = True
             self._store.close()
 
@@ -722,27 +463,6 @@ class MCHIndex:
             return f"<MCHIndex {where}: closed>"
         table = self._live.current
         return f"<MCHIndex {where}: {len(table):,} images, {table.n_codes:,} codes>"
-
-
-@dataclass(frozen=True)
-class _Selected:
-    """The images that may be hits."""
-
-    keys: NDArray[np.int64] | None  # None: all
-    leave_out: int | None  # the key of an image that is not a hit although it may be found
-
-
-def _first_limit(bits: int, max_radius: int | None, max_buckets: int | None) -> Limit | None:
-    """The limit that a search reaches first."""
-    if max_buckets is not None:
-        radius = bits if max_radius is None else min(max_radius, bits)
-        if max_buckets < sum(math.comb(bits, r) for r in range(radius + 1)):
-            return "max_buckets"
-    return None if max_radius is None else "max_radius"
-
-
-def _metadata_of(row: Row) -> dict[str, Any]:
-    return json.loads(row.metadata) if row.metadata else {}
 
 
 def _is_one_picture(images: Any) -> bool:
@@ -763,4 +483,4 @@ def _is_gone(path: str) -> bool:
     return False
 
 
-__all__ = ["DEFAULT_MODEL", "MCHIndex", "Stored"]
+__all__ = ["MCHIndex", "Stored"]

@@ -199,6 +199,23 @@ def check_id(id: Any) -> Id:
     return id
 
 
+def resolved_ids(store: Store, ids: Iterable[Any]) -> list[Id]:
+    """Ids as they are stored: a relative path stands for the absolute one."""
+    if isinstance(ids, (str, bytes)):
+        raise TypeError("give a list of ids: [id] for one")
+    names = [check_id(id) for id in ids]
+    full = {
+        name: os.path.abspath(name)
+        for name in names
+        if isinstance(name, str) and not os.path.isabs(name)
+    }
+    found = store.known([*full, *full.values()]) if full else {}
+    return [
+        full[name] if name in full and name not in found and full[name] in found else name
+        for name in names
+    ]
+
+
 def _check_text(text: str) -> None:
     if text.isascii() and "\0" not in text:
         return

@@ -5,6 +5,7 @@ Codes and the rest have a checksum each, so that the codes of many images are re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -101,3 +102,8 @@ def row_values(row: Row, key: int) -> tuple[Any, ...]:
     if path is not None and path == id_:
         path = ""
     return (key, id_, path, *others, pack_codes(key, codes), row_crc(key, id_, path, *others))
+
+
+def row_metadata(row: Row) -> dict[str, Any]:
+    """The metadata of an image; none are an empty mapping."""
+    return json.loads(row.metadata) if row.metadata else {}

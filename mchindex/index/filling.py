@@ -1,0 +1,116 @@
+"""Which model fills an index: settled when the index is created, and checked when it is opened."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from mchindex.catalogue import shipped_name
+from mchindex.errors import ModelMismatchError, StoreDamagedError
+from mchindex.index.backup import MODEL_FOLDER
+from mchindex.index.identity import Identity
+from mchindex.storage.store import Store
+
+if TYPE_CHECKING:
+    from mchindex.models import MCHModel
+
+DEFAULT_MODEL = "coco-64"
+AnyModel: TypeAlias = Union["MCHModel", str, os.PathLike[str]]  # a model, its name or its folder
+
+
+class Filling:
+    """The identity of an index, and the model behind it."""
+
+    def __init__(
+        self,
+        store: Store,
+        model: AnyModel | None,
+        bits: int | None,
+        wait: float,
+        device: str | None,
+    ) -> None:
+        """Reads the identity from the store, or writes it if the index is new.
+
+        Raises ModelMismatchError if `model` or `bits` are not those of the index.
+        """
+        self._store, self._wait, self._device = store, wait, device
+        self._lock = threading.RLock()
+        self._model: MCHModel | None = None
+        self.identity = self._identified(model, bits)
+
+    def _identified(self, model: AnyModel | None, bits: int | None) -> Identity:
+        """The identity of the index: read from it, or written to it if it is new."""
+        facts = self._store.get("model")
+        if facts is None:
+            if self._store.get("uuid") is None or len(self._store):
+                raise StoreDamagedError(f"{self._store.name} is damaged: it names no model")
+            with self._store.writer(max(self._wait, 10.0)):
+                facts = self._store.get("model")  # another process may have been first
+                if facts is None:
+                    identity = self._new_identity(model, bits)
+                    self._keep_model()  # first: an index that names a model must have it
+                    self._store.set(model=identity.to_json())
+                    return identity
+        identity = Identity.from_json(facts)
+        if bits is not None and bits != identity.bits:
+            raise ModelMismatchError(
+                f"{self._store.name} holds codes of {identity.bits} bits, not of {bits}"
+            )
+        if model is not None:
+            self._use(model, identity)
+        return identity
+
+    def _new_identity(self, model: AnyModel | None, bits: int | None) -> Identity:
+        if model is None and bits is not None:
+            return Identity.of_codes(bits)
+        self._model = self._loaded(DEFAULT_MODEL if model is None else model)
+        if bits is not None and bits != self._model.bits:
+            raise ValueError(f"the model's codes have {self._model.bits} bits, not {bits}")
+        name = shipped_name(self._model.fingerprint)
+        if name is None and isinstance(model, (str, os.PathLike)):
+            name = os.path.basename(os.path.abspath(model))
+        return Identity.of_model(self._model, name)
+
+    def _loaded(self, model: AnyModel) -> MCHModel:
+        from mchindex.models import MCHModel
+
+        if isinstance(model, MCHModel):
+            return model
+        return MCHModel.load(model, device=self._device)
+
+    def _keep_model(self) -> None:
+        """Copies a model that does not ship, so that the index needs nothing outside of it."""
+        folder = self._store.folder
+        if folder is None or self._model is None:
+            return
+        if shipped_name(self._model.fingerprint) is None:
+            self._model.save(folder / MODEL_FOLDER)
+
+    def _use(self, model: AnyModel, identity: Identity) -> None:
+        loaded = self._loaded(model)
+        if loaded.fingerprint != identity.fingerprint:
+            raise ModelMismatchError(
+                f"{self._store.name} was filled by {identity.title}, not by this one "
+                f"({loaded.fingerprint}): open it without a model, or create a new index"
+            )
+        self._model = loaded
+
+    @property
+    def model(self) -> MCHModel:
+        """The model, loaded when it is first needed."""
+        with self._lock:
+            if self._model is None:
+                identity, folder = self.identity, self._store.folder
+                if not identity.has_model:
+                    raise ValueError(
+                        f"{self._store.name} has no model, only codes: use add_codes and "
+                        "search_codes"
+                    )
+                own = None if folder is None else folder / MODEL_FOLDER
+                if own is not None and own.is_dir():
+                    self._use(own, identity)
+                else:
+                    self._use(identity.name or DEFAULT_MODEL, identity)
+            assert self._model is not None
+            return self._model

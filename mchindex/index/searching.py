@@ -1,0 +1,206 @@
+"""Searching an index: which images may be hits, what the table finds, the records of the hits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mchindex._core import BucketTable
+from mchindex.errors import StoreError
+from mchindex.index.arguments import Filter
+from mchindex.index.identity import Identity
+from mchindex.index.inputs import resolved_ids
+from mchindex.index.results import Answers, Found, Hit, Hits, Limit
+from mchindex.index.table import LiveTable
+from mchindex.storage.records import Id, Row, row_metadata, unpack_codes
+from mchindex.storage.store import Store
+
+FILTERS = 8  # filters whose results are remembered
+
+
+class Searcher:
+    """Searches of an index by codes."""
+
+    def __init__(self, store: Store, table: LiveTable, identity: Identity) -> None:
+        self._store, self._live, self._identity = store, table, identity
+        self._lock = threading.Lock()
+        self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
+        self._unread: weakref.WeakSet[Answers] = weakref.WeakSet()
+
+    def close(self) -> None:
+        """Reads the records of answers that are still in use, before the store is closed."""
+        with self._lock:
+            waiting = list(self._unread)
+        for answers in waiting:
+            with contextlib.suppress(StoreError):  # looking at these answers will say why
+                answers.load()
+
+    def code_of(self, id: Id, region: Any) -> tuple[NDArray[np.uint8], Id]:
+        """The code of an image of the index, as a row, and the id under which it is stored."""
+        row = self._store.row(*resolved_ids(self._store, [id]))
+        if row is None:
+            raise KeyError(f"there is no image {id!r} in {self._store.name}")
+        _, entries = unpack_codes([row.key], [row.codes], self._identity.bits)
+        names = [self._identity.region_name(int(r)) for r in entries["region"]]
+        name = names[int(entries["region"].argmin())] if region is None else region
+        if name not in names:
+            raise ValueError(f"image {id!r} has no code for {name!r}, only for: {', '.join(names)}")
+        return entries["code"][[names.index(name)]], row.id
+
+    def search(
+        self,
+        codes: Any,
+        k: int,
+        *,
+        offset: int = 0,
+        max_radius: int | None = None,
+        max_buckets: int | None = None,
+        filter: Filter | None = None,
+        allowed: Iterable[Id] | None = None,
+        threads: int = 0,
+        leave_out: Id | None = None,
+    ) -> Answers:
+        """The k images nearest to each code. `leave_out` is an image that is not to be a hit; with
+        it, there is only one code."""
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        if offset < 0:
+            raise ValueError(f"offset must be at least 0, not {offset}")
+        select = self._selection(filter, allowed, leave_out)
+        wanted = offset + k
+
+        def find(table: BucketTable, chosen: _Selected | None) -> Found:
+            keys, lone = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
+            found = Found.of(
+                table.search(
+                    codes, wanted + (lone is not None), max_radius=max_radius,
+                    max_buckets=max_buckets, allowed=keys, threads=threads,
+                ),
+                table.n_codes,
+            )  # fmt: skip
+            found = found if lone is None else found.without(lone, wanted)
+            return found.columns(offset, wanted) if offset else found
+
+        limit = _first_limit(self._identity.bits, max_radius, max_buckets)
+        return self._answers(self._live.consistently(select, find), limit)
+
+    def within(
+        self,
+        codes: NDArray[np.uint8],
+        radius: int,
+        *,
+        filter: Filter | None = None,
+        allowed: Iterable[Id] | None = None,
+        threads: int = 0,
+        leave_out: Id | None = None,
+    ) -> Hits:
+        """All images within a Hamming radius of one code."""
+        select = self._selection(filter, allowed, leave_out)
+
+        def find(table: BucketTable, chosen: _Selected | None) -> Found:
+            keys = None if chosen is None else chosen.keys
+            inside = table.within(codes, radius, allowed=keys, threads=threads)
+            # One more than there are, so that the search reports the effort for the whole ball.
+            found = Found.of(
+                table.search(
+                    codes, len(inside.ids) + 1, max_radius=radius, allowed=keys, threads=threads
+                ),
+                table.n_codes,
+            )
+            found.exact = np.ones(1, bool)
+            if chosen is not None and chosen.leave_out is not None:
+                return found.without(chosen.leave_out, len(inside.ids))
+            return found
+
+        return self._answers(self._live.consistently(select, find), None)[0]
+
+    def _selection(
+        self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Id | None
+    ) -> Callable[[], _Selected] | None:
+        """What finds out, in one state of the store, which images may be hits; None: all may."""
+        if filter is None and allowed is None and leave_out is None:
+            return None
+        names = None if allowed is None else resolved_ids(self._store, allowed)
+        return partial(self._selected, filter, names, leave_out)
+
+    def _selected(
+        self, filter: Filter | None, names: list[Id] | None, leave_out: Id | None
+    ) -> _Selected:
+        keys: NDArray[np.int64] | None = None
+        if filter is not None:
+            keys = self.matching(filter)
+        if names is not None:
+            those = np.array([k.key for k in self._store.known(names).values()], np.int64)
+            keys = those if keys is None else np.intersect1d(keys, those)
+        lone = None if leave_out is None else self._store.known([leave_out]).get(leave_out)
+        if lone is None:
+            return _Selected(keys, None)
+        return (
+            _Selected(None, lone.key) if keys is None else _Selected(keys[keys != lone.key], None)
+        )
+
+    def matching(self, conditions: Filter) -> NDArray[np.int64]:
+        """The keys of the images that match a filter; remembered until the store changes."""
+        version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
+        held = self._filters.get(text)
+        if held is None or held[0] != version:
+            if len(self._filters) > FILTERS:
+                self._filters.clear()
+            held = (version, self._store.matching(conditions))
+            self._filters[text] = held
+        return held[1]
+
+    def _answers(self, found: Found, limit: Limit | None) -> Answers:
+        answers = Answers(found, self._read, limit)
+        with self._lock:
+            self._unread.add(answers)
+        return answers
+
+    def _read(
+        self,
+        keys: NDArray[np.int64],
+        regions: NDArray[np.int16],
+        distances: NDArray[np.int32],
+    ) -> list[list[Hit]]:
+        """Reads the records of hits: a list per query."""
+        rows = self._store.rows(np.unique(keys[keys >= 0]).tolist())
+        return [
+            [
+                self._hit(rows[key], region, distance)
+                for key, region, distance in zip(*line, strict=True)
+                if key in rows
+            ]
+            for line in zip(keys.tolist(), regions.tolist(), distances.tolist(), strict=True)
+        ]
+
+    def _hit(self, row: Row, region: int, distance: int) -> Hit:
+        identity = self._identity
+        box = identity.region_box(region, row.width, row.height)
+        name = identity.region_name(region)
+        return Hit(row.id, distance, name, box, row.path, row_metadata(row))
+
+
+@dataclass(frozen=True)
+class _Selected:
+    """The images that may be hits."""
+
+    keys: NDArray[np.int64] | None  # None: all
+    leave_out: int | None  # the key of an image that is not a hit although it may be found
+
+
+def _first_limit(bits: int, max_radius: int | None, max_buckets: int | None) -> Limit | None:
+    """The limit that a search reaches first."""
+    if max_buckets is not None:
+        radius = bits if max_radius is None else min(max_radius, bits)
+        if max_buckets < sum(math.comb(bits, r) for r in range(radius + 1)):
+            return "max_buckets"
+    return None if max_radius is None else "max_radius"
