@@ -1,4 +1,4 @@
-"""MCHIndex: images in, hits out, nothing lost."""
+"""MCHIndex, the public interface of an index."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from mchindex.models import MCHModel
 
 DEFAULT_MODEL = "coco-64"
-BULK = 50_000  # images written at a time when they come as codes
-RECORDS = 5_000  # and when they come as complete records
-FILTERS = 8  # results of filters that are remembered
+BULK = 50_000  # images per commit in `add_codes`
+RECORDS = 5_000  # images per commit in `add_records`
+FILTERS = 8  # filters whose results are cached
 
 EachMetadata = Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata | None]
 Filter = Mapping[str, Any]
-# For the type checker. The shape of an array is often not known: an array of pixels then counts as
-# one image, and an array of codes as several.
+# For the type checker. Where the shape of an array is not known, an array of pixels counts as one
+# image, and an array of codes as several codes.
 OneImage = (
     str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | Tensor
     | np.ndarray[tuple[int, int, int], np.dtype[Any]] | np.ndarray[tuple[int, int], np.dtype[Any]]
@@ -87,10 +87,10 @@ class Stored:
 
 
 class MCHIndex:
-    """Images stored under several codes each, and found by any of them.
+    """An index of images. Each image is stored under several codes and is found by any of them.
 
-    `MCHIndex.open(path)` keeps them on disk, `MCHIndex(model)` in memory. Any number of processes
-    and threads may search while one adds.
+    `MCHIndex.open(path)` keeps the index on disk, `MCHIndex(model)` in memory. Any number of
+    processes and threads may search while one adds.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class MCHIndex:
         wait: float = 0.0,
         device: str | None = None,
     ) -> None:
-        """An index in memory. Without a model, `bits` is the width of your own codes."""
+        """Creates an index in memory. With `bits` and no model, it takes your own codes."""
         self._store = Store(None) if _store is None else _store
         self.wait = wait
         self._device = device
@@ -130,12 +130,12 @@ class MCHIndex:
         wait: float = 0.0,
         device: str | None = None,
     ) -> MCHIndex:
-        """The index in the folder `path`, created if it is missing and `create` allows it.
+        """Opens the index in the folder `path`, or creates it if `create` is true.
 
-        `model` is the name of a model that ships, a model's folder or a model. None: an existing
-        index knows its own, and a new one gets coco-64. A new index with `bits` and no model takes
-        your own codes. `wait`: seconds to wait for another process that is writing, before
-        StoreBusyError.
+        `model` is the name of a shipped model, the folder of a model, or a model. By default, an
+        existing index uses the model that filled it, and a new one uses coco-64. A new index with
+        `bits` and no model takes your own codes. `wait` is how many seconds to wait for another
+        process that is writing before StoreBusyError is raised.
         """
         folder = Path(path)
         if not create and not Store.exists(folder):
@@ -151,7 +151,9 @@ class MCHIndex:
         facts = self._store.get("model")
         if facts is None:
             if self._store.get("uuid") is None or len(self._store):
-                raise StoreDamagedError(f"{self._store.name} is damaged: it names no model")
+                raise StoreDamagedError(
+                    f"{self._store.name} is damaged: it does not say which model filled it"
+                )
             with self._store.writer(max(self.wait, 10.0)):
                 facts = self._store.get("model")  # another process may have been first
                 if facts is None:
@@ -162,7 +164,7 @@ class MCHIndex:
         identity = Identity.from_json(facts)
         if bits is not None and bits != identity.bits:
             raise ModelMismatchError(
-                f"{self._store.name} holds codes of {identity.bits} bits, not of {bits}"
+                f"{self._store.name} holds codes of {identity.bits} bits, not {bits}"
             )
         if model is not None:
             self._use(model, identity)
@@ -189,7 +191,7 @@ class MCHIndex:
         return MCHModel.load(model, device=self._device)
 
     def _keep_model(self) -> None:
-        """Copies a model that does not ship, so that the index needs nothing outside of it."""
+        """Copies a model that does not ship into the index, which then needs no other files."""
         folder = self._store.folder
         if folder is None or self._model is None:
             return
@@ -231,7 +233,7 @@ class MCHIndex:
 
     @property
     def layout(self) -> Layout | None:
-        """The regions that codes are of; None for your own codes."""
+        """The regions of an image that may have codes; None for your own codes."""
         return self.identity.layout
 
     @property
@@ -240,7 +242,7 @@ class MCHIndex:
         return self._store.folder
 
     def refresh(self) -> None:
-        """Takes in what other processes have committed. Every search does this by itself."""
+        """Picks up what other processes have committed. Every search does this automatically."""
         self._live.refresh()
 
     # Adding and removing.
@@ -257,17 +259,17 @@ class MCHIndex:
         """Adds images: files, folders, patterns, file objects, Pillow images, arrays, tensors, or
         any iterable of these.
 
-        `ids`: one per image, text or integers. Without ids, files go by their absolute paths, and
-        pictures in memory are numbered. An image whose id is already there is replaced if it has
-        changed.
-        `metadata`: a mapping for all, an iterable with one per image, or a function of the path (or
-        the id).
-        `progress`: a function that is called with a `Commit` after each commit. True and False show
-        a bar or do not; None shows one on a terminal.
+        `ids`: one per image, text or integers. By default, the id of a file is its absolute path,
+        and pictures in memory are numbered. An image whose id is already in the index is replaced
+        if it has changed.
+        `metadata`: one mapping for all images, an iterable with one mapping per image, or a
+        function of the path (of the id, for a picture in memory).
+        `progress`: a function that is called with a `Commit` after each commit, or whether to show
+        a progress bar. None shows one on a terminal.
 
-        A single image that cannot be read raises ImageError; among several, `failed` of the result
-        says what could not be read. What a commit has stored survives a crash. To continue an
-        interrupted `add`, run it again.
+        A single image that cannot be read raises ImageError. Of several images, those that cannot
+        be read are listed in the result's `failed`. Committed images survive a crash. To continue
+        an interrupted `add`, run it again.
         """
         return self._add(images, ids, metadata, progress, batch, update=False)
 
@@ -280,7 +282,7 @@ class MCHIndex:
         progress: bool | OnCommit | None = None,
         batch: int = BATCH,
     ) -> Added:
-        """Like `add`, but encodes every image again, and fails for ids that are not there."""
+        """Like `add`, but encodes unchanged images again, and fails for ids not in the index."""
         return self._add(images, ids, metadata, progress, batch, update=True)
 
     def _add(
@@ -293,7 +295,7 @@ class MCHIndex:
         update: bool,
     ) -> Added:
         if batch < 1:
-            raise ValueError(f"a batch has at least 1 image, not {batch}")
+            raise ValueError(f"batch must be at least 1, not {batch}")
         result = Added()
         with self._live.writing(self.wait):
             items, total = to_items(images, ids, metadata, result.ignored)
@@ -312,38 +314,38 @@ class MCHIndex:
         *,
         metadata: Sequence[Metadata | None] | None = None,
     ) -> int:
-        """Adds images by your own codes: ids (n,), codes (n, bits // 8) as np.packbits packs them.
+        """Adds images with your own codes: ids (n,), codes (n, bits // 8) as np.packbits makes.
 
-        The same id in several rows is one image with several codes; `regions` (n,) numbers them. An
-        image that is already there is replaced. `metadata` has one entry per distinct id, in order
-        of first appearance. Returns the number of images.
+        Rows with the same id are one image with several codes; `regions` (n,) numbers them. An
+        image that is already in the index is replaced. `metadata` has one entry per distinct id, in
+        order of first appearance. Returns the number of images.
         """
         with self._live.writing(self.wait):
             rows = rows_of_codes(ids, codes, regions, metadata, self.bits)
-            for part in groups(iter(rows), BULK):
-                self._live.insert(part)
+            for group in groups(iter(rows), BULK):
+                self._live.insert(group)
         return len(rows)
 
     def add_records(self, rows: Iterable[Row]) -> tuple[int, int]:
         """Stores records of another index; returns how many images were added and replaced.
 
-        The caller makes sure that their codes are from the same model.
+        The caller ensures that their codes come from the same model.
         """
         added = replaced = 0
         with self._live.writing(self.wait):
-            for part in groups(iter(rows), RECORDS):
-                before = len(self._live.insert(part))
-                added += len({row.id for row in part}) - before
+            for group in groups(iter(rows), RECORDS):
+                before = len(self._live.insert(group))
+                added += len({row.id for row in group}) - before
                 replaced += before
         return added, replaced
 
     def remove(self, ids: Id | Iterable[Id] | None = None, *, filter: Filter | None = None) -> int:
-        """Removes images by ids, or all that match a filter; returns how many were removed."""
+        """Removes images by id, or all that match a filter; returns how many were removed."""
         if (ids is None) == (filter is None):
             raise TypeError("remove takes ids or a filter")
         if filter is not None:
             if not filter:
-                raise ValueError("an empty filter matches every image: pass the ids to remove all")
+                raise ValueError("an empty filter matches every image: to remove all, pass the ids")
             with self._live.writing(self.wait):
                 return self._live.remove(self._store.ids(self._matching(filter).tolist()))
         single = isinstance(ids, (str, int, np.integer, os.PathLike))
@@ -408,13 +410,13 @@ class MCHIndex:
         hits; `region` is then the name of one of its regions that has a code ("top-left").
 
         `offset` skips hits: `offset=10` gives the second page of ten.
-        `max_radius` bounds the distance, `max_buckets` the effort; where a limit may have kept
-        images out, `exact` is False and `limited_by` names it.
+        `max_radius` limits the distance and `max_buckets` the work. If a limit may have kept images
+        out, `exact` is False and `limited_by` names the limit.
         `filter` compares metadata: {"album": "2024", "year": {">=": 2020}, "camera.model": "X100"};
-        a list of values means any of them. `allowed`: only these ids.
+        a list of values means any of them. `allowed` restricts the search to these ids.
         """
         if (query is None) == (id is None):
-            raise TypeError("search takes a query or the id of an image in the index")
+            raise TypeError("search takes either a query or the id of an image in the index")
         if id is not None:
             code, name = self._code_of(id, region)
             return self._search(code, k, leave_out=name, **limits)[0]
@@ -435,22 +437,22 @@ class MCHIndex:
     ) -> Hits:
         """All images within a Hamming radius (inclusive) of an image, nearest first."""
         if (query is None) == (id is None):
-            raise TypeError("within takes a query or the id of an image in the index")
+            raise TypeError("within takes either a query or the id of an image in the index")
         if radius < 0:
-            raise ValueError(f"a radius is at least 0, not {radius}")
+            raise ValueError(f"radius must be at least 0, not {radius}")
         leave_out = None
         if id is not None:
             codes, leave_out = self._code_of(id, region)
         else:
             codes, single = self._query_codes(query, region)
             if not single:
-                raise TypeError("within takes one query: call it for each of several")
+                raise TypeError("within takes one query: call it once per query")
         select = self._selection(filter, allowed, leave_out)
 
         def find(table: BucketTable, chosen: _Selected | None) -> Found:
             keys = None if chosen is None else chosen.keys
             inside = table.within(codes, radius, allowed=keys, threads=threads)
-            # One more than there are, so that the search reports the effort for the whole ball.
+            # Asking for one image more than there are makes the search cover the whole radius.
             found = Found.of(
                 table.search(
                     codes, len(inside.ids) + 1, max_radius=radius, allowed=keys, threads=threads
@@ -484,14 +486,14 @@ class MCHIndex:
         return answers[0] if array.ndim == 1 else answers
 
     def _query_codes(self, query: Any, region: Any) -> tuple[NDArray[np.uint8], bool]:
-        """The codes of one or several queries, and whether it was one."""
+        """The codes of one or several queries, and whether a single query was given."""
         if isinstance(region, str):
-            raise TypeError("a region of a query is a box (x0, y0, x1, y1) in pixels")
+            raise TypeError("the region of a query must be a box (x0, y0, x1, y1) in pixels")
         single = one_image(query)
         return self.model.encode_query([query] if single else query, region), single
 
     def _code_of(self, id: Id, region: Any) -> tuple[NDArray[np.uint8], Id]:
-        """The code of an image of the index, as a row, and the id under which it is stored."""
+        """The code of an image in the index, as an array of one row, and the image's stored id."""
         row = self._store.row(*self._resolved([id]))
         if row is None:
             raise KeyError(f"there is no image {id!r} in {self._store.name}")
@@ -499,7 +501,7 @@ class MCHIndex:
         names = [self.identity.region_name(int(r)) for r in entries["region"]]
         name = names[int(entries["region"].argmin())] if region is None else region
         if name not in names:
-            raise ValueError(f"image {id!r} has no code for {name!r}, only for: {', '.join(names)}")
+            raise ValueError(f"image {id!r} has no code for {name!r}, only for {', '.join(names)}")
         return entries["code"][[names.index(name)]], row.id
 
     def _search(
@@ -523,15 +525,15 @@ class MCHIndex:
         wanted = offset + k
 
         def find(table: BucketTable, chosen: _Selected | None) -> Found:
-            keys, lone = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
+            keys, excluded = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
             found = Found.of(
                 table.search(
-                    codes, wanted + (lone is not None), max_radius=max_radius,
+                    codes, wanted + (excluded is not None), max_radius=max_radius,
                     max_buckets=max_buckets, allowed=keys, threads=threads,
                 ),
                 table.n_codes,
             )  # fmt: skip
-            found = found if lone is None else found.without(lone, wanted)
+            found = found if excluded is None else found.without(excluded, wanted)
             return found.columns(offset, wanted) if offset else found
 
         limit = _first_limit(self.bits, max_radius, max_buckets)
@@ -540,7 +542,10 @@ class MCHIndex:
     def _selection(
         self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Id | None
     ) -> Callable[[], _Selected] | None:
-        """What finds out, in one state of the store, which images may be hits; None: all may."""
+        """A function that selects, in one state of the store, the images that may be hits.
+
+        None if all images may be.
+        """
         if filter is None and allowed is None and leave_out is None:
             return None
         names = None if allowed is None else self._resolved(allowed)
@@ -553,25 +558,25 @@ class MCHIndex:
         if filter is not None:
             keys = self._matching(filter)
         if names is not None:
-            those = np.array([k.key for k in self._store.known(names).values()], np.int64)
-            keys = those if keys is None else np.intersect1d(keys, those)
-        lone = None if leave_out is None else self._store.known([leave_out]).get(leave_out)
-        if lone is None:
+            named = np.array([k.key for k in self._store.known(names).values()], np.int64)
+            keys = named if keys is None else np.intersect1d(keys, named)
+        known = None if leave_out is None else self._store.known([leave_out]).get(leave_out)
+        if known is None:
             return _Selected(keys, None)
-        return (
-            _Selected(None, lone.key) if keys is None else _Selected(keys[keys != lone.key], None)
-        )
+        if keys is None:
+            return _Selected(None, known.key)
+        return _Selected(keys[keys != known.key], None)
 
     def _matching(self, conditions: Filter) -> NDArray[np.int64]:
-        """The keys of the images that match a filter; remembered until the store changes."""
+        """The keys of the images that match a filter, cached until the store changes."""
         version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
-        held = self._filters.get(text)
-        if held is None or held[0] != version:
+        cached = self._filters.get(text)
+        if cached is None or cached[0] != version:
             if len(self._filters) > FILTERS:
                 self._filters.clear()
-            held = (version, self._store.matching(conditions))
-            self._filters[text] = held
-        return held[1]
+            cached = (version, self._store.matching(conditions))
+            self._filters[text] = cached
+        return cached[1]
 
     def _answers(self, found: Found, limit: Limit | None) -> Answers:
         answers = Answers(found, self._read, limit)
@@ -585,7 +590,7 @@ class MCHIndex:
         regions: NDArray[np.int16],
         distances: NDArray[np.int32],
     ) -> list[list[Hit]]:
-        """Reads the records of hits: a list per query."""
+        """Reads the records of hits; returns one list per query."""
         rows = self._store.rows(np.unique(keys[keys >= 0]).tolist())
         return [
             [
@@ -602,30 +607,30 @@ class MCHIndex:
         name = identity.region_name(region)
         return Hit(row.id, distance, name, box, row.path, _metadata_of(row))
 
-    # What is in it.
+    # Contents.
 
     def _resolved(self, ids: Iterable[Any]) -> list[Id]:
-        """Ids as they are stored: a relative path stands for the absolute one."""
+        """Ids as they are stored: a relative path may mean the absolute path of a stored image."""
         if isinstance(ids, (str, bytes)):
-            raise TypeError("give a list of ids: [id] for one")
+            raise TypeError("ids must be a list, even of one id: [id]")
         names = [check_id(id) for id in ids]
         full = {
             name: os.path.abspath(name)
             for name in names
             if isinstance(name, str) and not os.path.isabs(name)
         }
-        found = self._store.known([*full, *full.values()]) if full else {}
+        stored = self._store.known([*full, *full.values()]) if full else {}
         return [
-            full[name] if name in full and name not in found and full[name] in found else name
+            full[name] if name in full and name not in stored and full[name] in stored else name
             for name in names
         ]
 
     def count(self, filter: Filter | None = None) -> int:
-        """The number of images, all or those that match a filter."""
+        """The number of images, or of those that match a filter."""
         return len(self) if filter is None else len(self._matching(filter))
 
     def ids(self, filter: Filter | None = None) -> list[Id]:
-        """The ids of the images, all or those that match a filter, oldest first."""
+        """The ids of all images, or of those that match a filter, oldest first."""
         if filter is None:
             return list(self)
         with self._store.one_state():
@@ -671,7 +676,7 @@ class MCHIndex:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Figures about the index."""
+        """The numbers of images, codes and buckets, the space they take, and the model."""
         table, identity = self._live.current, self.identity
         images, codes = len(table), table.n_codes
         return {
@@ -691,21 +696,21 @@ class MCHIndex:
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Writes a copy of the index, as of one moment, to a new folder.
 
-        Others may search and add meanwhile. An index in memory is written to disk.
+        Others may search and add meanwhile. An index in memory can be saved this way.
         """
-        own = self.model if self.identity.has_model and self.path is None else None
-        back_up(self._store, Path(path), own)
+        model = self.model if self.identity.has_model and self.path is None else None
+        back_up(self._store, Path(path), model)
 
     def close(self) -> None:
-        """Frees files and memory. Whatever was added is already on disk.
+        """Frees files and memory. Everything that was added is already on disk.
 
-        Hits stay usable: the records of answers that are still in use are read first.
+        Hits stay usable: the records of answers that are still referenced are read first.
         """
         with self._lock:
             if self._closed:
                 return
             for answers in list(self._unread):
-                with contextlib.suppress(StoreError):  # looking at these answers will say why
+                with contextlib.suppress(StoreError):  # using these answers will raise
                     answers.load()
             self._closed = True
             self._store.close()
@@ -729,11 +734,11 @@ class _Selected:
     """The images that may be hits."""
 
     keys: NDArray[np.int64] | None  # None: all
-    leave_out: int | None  # the key of an image that is not a hit although it may be found
+    leave_out: int | None  # the key of an image to drop from the hits
 
 
 def _first_limit(bits: int, max_radius: int | None, max_buckets: int | None) -> Limit | None:
-    """The limit that a search reaches first."""
+    """The limit that a search reaches first, if it has any."""
     if max_buckets is not None:
         radius = bits if max_radius is None else min(max_radius, bits)
         if max_buckets < sum(math.comb(bits, r) for r in range(radius + 1)):
@@ -746,14 +751,14 @@ def _metadata_of(row: Row) -> dict[str, Any]:
 
 
 def _is_one_picture(images: Any) -> bool:
-    """Whether `add` was given one picture, rather than a folder, a pattern or several."""
+    """Whether the `images` given to `add` are one picture, not a folder, a pattern or several."""
     if isinstance(images, (str, os.PathLike)):
         return not os.path.isdir(images) and not glob.has_magic(os.fspath(images))
     return one_image(images)
 
 
 def _is_gone(path: str) -> bool:
-    """Whether a file surely does not exist, rather than being out of reach."""
+    """Whether a file does not exist. A file that cannot be reached may still exist."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
