@@ -1,4 +1,4 @@
-"""mchindex: images stored under several hash codes, found in the bucket of any of them."""
+"""mchindex: an image search engine that stores each image under several hash codes."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mchindex.index.results import Answers, Hit, Hits
     from mchindex.progress import Step
 
-# Imported on first use, so that a program that needs only the table does not wait for the rest.
+# Imported on first use, so that a program that needs only the table starts quickly.
 _LATER = {
     "index.adding": ("Added", "Commit", "Failure"),
     "index.facade": ("MCHIndex", "Stored"),

@@ -1,4 +1,4 @@
-"""Models by name: those that ship with mchindex, and those in the user's models folder."""
+"""Finds models by name: those that ship with mchindex, and those in the user's models folder."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Listed:
 
 def own_models() -> Path:
     """The user's models folder: `$MCH_MODELS`, or one in the user's data folder."""
-    if own := os.environ.get("MCH_MODELS"):
-        return Path(own)
+    if folder := os.environ.get("MCH_MODELS"):
+        return Path(folder)
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "mchindex/models"
 
 
@@ -38,8 +38,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def find(name: str | PathLike[str]) -> Path:
-    """The folder of a model, given the name of one that ships or of one in the user's models
-    folder, or the folder itself."""
+    """The folder of a model, given its name (of one that ships or is in the user's models folder)
+    or the folder itself."""
     text = os.fspath(name)
     if os.path.basename(text) == text:
         for root in (SHIPPED, own_models()):

@@ -1,7 +1,6 @@
-"""Every exception that mchindex defines, under one base.
+"""All exceptions that mchindex defines, under one base class.
 
-Where code has long caught a built-in exception (`ValueError` for data that cannot be used), the
-class here has it as its second base.
+Some also derive from a built-in exception that callers may want to catch, such as `ValueError`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees a partial one, not even after a power failure."""
+"""Writes files so that a reader never sees a partial one, not even after a power failure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Replaces `path` with this content, all of it or none; text is written as UTF-8."""
+    """Replaces the content of `path` atomically; text is written as UTF-8."""
     with replacing(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
 

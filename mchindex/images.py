@@ -1,4 +1,4 @@
-"""Pictures from files, memory and libraries, as upright RGB."""
+"""Reads pictures from files, bytes, arrays, tensors and Pillow images, as upright RGB."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 
 
 class Tensor(Protocol):
-    """A tensor of torch's, which is not imported for its type."""
+    """A torch tensor. Torch itself is not imported."""
 
     @property
     def ndim(self) -> int: ...
@@ -41,7 +41,7 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 
-_LYING = {_TURNS[n] for n in (5, 6, 7, 8)}
+_SIDEWAYS = {_TURNS[n] for n in (5, 6, 7, 8)}  # these swap width and height
 
 
 class Picture(NamedTuple):
@@ -50,12 +50,12 @@ class Picture(NamedTuple):
 
 
 def open_rgb(source: Source) -> Image.Image:
-    """The picture in RGB, upright and completely decoded, so that nothing can fail later.
+    """Reads a picture as RGB, upright and completely decoded, so that nothing can fail later.
 
     `source` is a file name, the bytes of a file, a binary file object (read to its end), a Pillow
     image, a uint8 array of shape (h, w), (h, w, 3) or (h, w, 4), or a tensor of shape (h, w),
-    (1, h, w), (3, h, w) or (4, h, w) with bytes or with numbers in 0…1. Transparent parts become
-    white. Of an animation the first frame is taken.
+    (1, h, w), (3, h, w) or (4, h, w) of uint8 or of floats in 0…1. Transparent parts become white.
+    Only the first frame of an animation is read.
 
     Raises ImageError if the picture cannot be decoded, which includes truncated files and pictures
     of more than `PIL.Image.MAX_IMAGE_PIXELS` pixels.
@@ -64,9 +64,9 @@ def open_rgb(source: Source) -> Image.Image:
 
 
 def read_picture(source: Source, least: int | None = None) -> Picture:
-    """Like `open_rgb`, but a JPEG may be decoded at a half, a quarter or an eighth of its size if
-    each side then still has `least` pixels, which is much faster. The same holds for a Pillow image
-    that was opened from a file and has not been loaded yet."""
+    """Like `open_rgb`, but with `least`, a JPEG may be decoded at a half, a quarter or an eighth of
+    its size, which is much faster, as long as each side still has `least` pixels. This includes a
+    Pillow image that was opened from a file and has not been loaded yet."""
     if least is not None:
         source = _file_of(source)
     if hasattr(source, "detach") and hasattr(source, "ndim"):  # file objects have detach, too
@@ -83,8 +83,8 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
         name = file_name(source) or "the given file"
     else:
         raise TypeError(
-            "an image is given as a file name, bytes, a binary file object, a Pillow image, a "
-            f"NumPy array or a tensor, not as {type(source).__name__}"
+            "an image must be a file name, bytes, a binary file object, a Pillow image, a NumPy "
+            f"array or a tensor, not {type(source).__name__}"
         )
     try:
         if isinstance(source, Image.Image):
@@ -105,12 +105,12 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
         raise ImageError(f"{name}: too large: {error}") from error
     except OSError as error:
         raise ImageError(f"{name}: {error.strerror or error}") from error
-    except Exception as error:  # on broken files Pillow's decoders raise nearly every type there is
+    except Exception as error:  # Pillow's decoders may raise anything if a file is broken
         raise ImageError(f"{name}: {error or type(error).__name__}") from error
 
 
 def is_file_object(source: object) -> bool:
-    """Whether it can be read like a file."""
+    """Whether `source` can be read like a file."""
     return callable(getattr(source, "read", None)) and not isinstance(source, os.PathLike)
 
 
@@ -121,10 +121,12 @@ def file_name(stream: Any) -> str | None:
 
 
 def read_all(stream: IO[bytes]) -> bytes:
-    """What is left of a file object."""
+    """Reads a file object to its end."""
     data = stream.read()
     if not isinstance(data, bytes):
-        raise TypeError(f"an image is read from a file opened in binary mode, not {type(data)}")
+        raise TypeError(
+            f"an image file must be opened in binary mode: reading it gave {type(data).__name__}"
+        )
     return data
 
 
@@ -144,7 +146,7 @@ class Thumbnail(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The picture as a data URL, for a page that needs no other file."""
+        """The picture as a data URL, for a self-contained page."""
         return f"data:image/jpeg;base64,{base64.b64encode(self.jpeg).decode()}"
 
 
@@ -158,7 +160,7 @@ def thumbnail(source: Source, side: int) -> Thumbnail:
 
 
 def digest(source: PathLike | bytes) -> bytes:
-    """The SHA-256 of a file's bytes: equal digests, equal pictures."""
+    """The SHA-256 of a file's bytes. Equal digests mean equal pictures."""
     if not isinstance(source, bytes):
         path = Path(source)
         try:
@@ -179,7 +181,7 @@ def _of_tensor(tensor: Any) -> NDArray[Any]:
     array = tensor.detach().cpu().numpy()
     if array.ndim == 3 and array.shape[0] not in (1, 3, 4):
         raise ValueError(
-            "an image tensor has the shape (h, w), (1, h, w), (3, h, w) or (4, h, w), "
+            "an image tensor must have the shape (h, w), (1, h, w), (3, h, w) or (4, h, w), "
             f"not {tuple(array.shape)}"
         )
     if array.ndim == 3:
@@ -188,8 +190,8 @@ def _of_tensor(tensor: Any) -> NDArray[Any]:
         low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
         if not (low >= 0 and high <= 1):
             raise ValueError(
-                f"an image tensor of floats has values in 0…1, not {low:g}…{high:g}: undo its "
-                "normalisation first"
+                f"an image tensor of floats must have values in 0…1, not {low:g}…{high:g}: undo "
+                "its normalisation first"
             )
         array = np.rint(array * 255.0).astype(np.uint8)
     return np.ascontiguousarray(array)
@@ -197,17 +199,17 @@ def _of_tensor(tensor: Any) -> NDArray[Any]:
 
 def _of_array(array: NDArray[Any]) -> Image.Image:
     if array.dtype != np.uint8:
-        raise TypeError(f"an image array holds uint8 in 0…255, not {array.dtype}: convert it first")
+        raise TypeError(f"an image array must be uint8 in 0…255, not {array.dtype}: convert it")
     if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))) or not array.size:
         raise ValueError(
-            "an image array has the shape (h, w), (h, w, 3) or (h, w, 4) and at least one pixel, "
-            f"not {array.shape}"
+            "an image array must have the shape (h, w), (h, w, 3) or (h, w, 4) and at least one "
+            f"pixel, not {array.shape}"
         )
     return Image.fromarray(array)
 
 
 def _refuse_bomb(image: Image.Image) -> None:
-    # Pillow only warns up to twice its limit, which is no limit if nobody reads warnings.
+    # Up to twice its limit, Pillow only warns, and nobody reads warnings.
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
         raise Image.DecompressionBombError(
@@ -221,13 +223,13 @@ def _upright_rgb(image: Image.Image, size: tuple[int, int]) -> Picture:
     image.load()  # before reading EXIF data, which a PNG may store after its pixels
     try:
         turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF data are common, and the picture may still be fine
+    except Exception:  # damaged EXIF data is common, and the picture may still be fine
         turn = None
     rgb = _rgb(image)
     rgb.info = {}  # so that reading this picture again does not rotate it again
     if turn is None:
         return Picture(rgb, size)
-    return Picture(rgb.transpose(turn), size[::-1] if turn in _LYING else size)
+    return Picture(rgb.transpose(turn), size[::-1] if turn in _SIDEWAYS else size)
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -1,7 +1,7 @@
-"""How long work reports its progress, and how that is shown.
+"""Progress of long-running work: how it is reported, and how it is displayed.
 
-Long work calls a `Progress`: a function that takes a `Step`. `Display` is the one that shows steps
-to a person, `silent` the one that ignores them.
+Long-running work calls a `Progress`, a function that takes a `Step`. `Display` shows the steps on
+the terminal; `silent` ignores them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-PAUSE = 10.0  # seconds between two lines about a stage where there is no terminal
-TITLE = 17  # characters of the longest stage title
-# The figures that are worth a place beside the bar, and their names there.
+PAUSE = 10.0  # seconds between two lines about a stage if there is no terminal
+TITLE = 17  # width of the longest stage title
+# The figures shown beside the bar, and their names there.
 FIGURES = {
     "loss": "loss",
     "residue": "residue",
@@ -31,13 +31,13 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Step:
-    """How far one stage of some long work has come."""
+    """How far one stage of long-running work has progressed."""
 
     stage: str
     done: int
     total: int | None = None  # None: not known yet
     figures: Mapping[str, float] = field(default_factory=dict)  # a loss, a share of regions kept …
-    unit: str = ""  # what `done` counts, where its speed is worth showing: "images"
+    unit: str = ""  # what `done` counts ("images"), if the speed is to be shown
 
 
 Progress: TypeAlias = Callable[[Step], None]
@@ -51,12 +51,12 @@ def silent(step: Step) -> None:
 def part_of(progress: Progress, part: int, parts: int) -> Progress:
     """Reports the steps of one of several equal parts as steps of the whole."""
 
-    def step(step: Step) -> None:
+    def report(step: Step) -> None:
         if step.total is not None:
             done, total = part * step.total + step.done, parts * step.total
             progress(replace(step, done=done, total=total))
 
-    return step
+    return report
 
 
 @contextmanager
@@ -76,15 +76,14 @@ def reporting(progress: bool | Callable[[S], None] | None) -> Iterator[Callable[
 
 
 class Display:
-    """Shows steps on stderr: bars on a terminal, otherwise lines.
+    """Shows steps on stderr: as bars on a terminal, otherwise as lines.
 
-    Without a terminal there is a line for each finished stage, and one every ten seconds for work
-    that counts something (`Step.unit`). A stage that is reported again after it finished is a new
-    stage.
+    Without a terminal, a line is printed every ten seconds, and when a stage without a `Step.unit`
+    finishes. A stage that is reported again after it has finished is shown as a new stage.
     """
 
     def __init__(self, quiet: bool = False, titles: Mapping[str, str] | None = None) -> None:
-        """`titles` are names for people, by stage."""
+        """`titles` maps stages to the titles to show for them."""
         self._quiet, self._titles = quiet, dict(titles or {})
         self._bars: Bars | None = None
         self._task: TaskID | None = None
@@ -92,7 +91,7 @@ class Display:
 
     def _begin(self) -> None:
         self._stage: str | None = None
-        self._began = self._told = time.monotonic()
+        self._began = self._printed = time.monotonic()
         if self._bars is not None:  # a sign of life before the first step
             self._task = self._bars.add_task(f"{'…':<{TITLE}}", total=None, figures="")
 
@@ -147,10 +146,10 @@ class Display:
                 completed=step.done,
                 figures="  ".join([*self._speed(step), *figures]),
             )
-        elif (over and not step.unit) or time.monotonic() - self._told >= PAUSE:
-            self._told = time.monotonic()
+        elif (over and not step.unit) or time.monotonic() - self._printed >= PAUSE:
+            self._printed = time.monotonic()
             of = "" if step.total is None else f" of {step.total:,}"
-            took = seconds(self._told - self._began)
+            took = seconds(self._printed - self._began)
             line = ", ".join([f"{step.done:,}{of} in {took}", *self._speed(step), *figures])
             print(f"{title}: {line}", file=sys.stderr, flush=True)
         if over:

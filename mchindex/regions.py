@@ -1,4 +1,4 @@
-"""Which parts of an image may get codes of their own: boxes as fractions of the sides.
+"""The regions of an image that may get codes of their own: boxes as fractions of its sides.
 
 A box is (x0, y0, x1, y1) in 0…1, measured from the top left corner, so one layout fits images of
 any size. `in_pixels` converts a box to the pixels of a particular image.
@@ -24,8 +24,8 @@ WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 def check_sigma(sigma: float) -> float:
     if not 0 < sigma <= 1:
         raise ValueError(
-            f"sigma is the side of a region as a share of the image's: above 0, at most 1, not "
-            f"{sigma}"
+            "sigma is the side of a region as a share of the image's side: it must be above 0 and "
+            f"at most 1, not {sigma}"
         )
     return float(sigma)
 
@@ -39,13 +39,13 @@ class Layout:
 
     def __post_init__(self) -> None:
         if not self.boxes or self.boxes[0] != WHOLE:
-            raise ValueError("the first region of a layout is the whole image")
+            raise ValueError("the first region of a layout must be the whole image")
         if len(set(self.names)) != len(self.boxes):
-            raise ValueError("a layout needs one name per box, and no name twice")
+            raise ValueError("a layout needs one distinct name per box")
         for name, (x0, y0, x1, y1) in zip(self.names, self.boxes, strict=True):
             if not (0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1):
                 raise ValueError(
-                    f"region {name!r} is not inside the image: its box is given in fractions 0…1"
+                    f"region {name!r} is not inside the image: its box must be in fractions 0…1"
                 )
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ def grid(rows: int, columns: int, sigma: float) -> Layout:
     """The whole image and rows x columns evenly spread regions, which may overlap."""
     s = check_sigma(sigma)
     if rows < 1 or columns < 1:
-        raise ValueError(f"a grid has at least one row and one column, not {rows} x {columns}")
+        raise ValueError(f"a grid needs at least one row and one column, not {rows} x {columns}")
     tops = np.linspace(0, 1 - s, rows) if rows > 1 else np.array([(1 - s) / 2])
     lefts = np.linspace(0, 1 - s, columns) if columns > 1 else np.array([(1 - s) / 2])
     cells = [(float(x), float(y), float(x + s), float(y + s)) for y in tops for x in lefts]
@@ -101,13 +101,13 @@ def read_layout(text: str, sigma: float = 0.5) -> Layout:
     """
     whole: Layout | None = None
     for part in text.split("+"):
-        found = re.fullmatch(r"(corners|grid:(\d+)x(\d+))(?:@(\d*\.?\d+))?", part.strip())
-        if found is None:
+        match = re.fullmatch(r"(corners|grid:(\d+)x(\d+))(?:@(\d*\.?\d+))?", part.strip())
+        if match is None:
             raise ValueError(
                 f"there is no layout {part.strip()!r}: use corners or grid:ROWSxCOLUMNS, "
-                "optionally followed by @SIGMA, and join several by +"
+                "optionally followed by @SIGMA, and join several with +"
             )
-        name, rows, columns, side = found.groups()
+        name, rows, columns, side = match.groups()
         s = sigma if side is None else float(side)
         one = corners_and_centre(s) if name == "corners" else grid(int(rows), int(columns), s)
         whole = one if whole is None else whole + one
@@ -116,7 +116,7 @@ def read_layout(text: str, sigma: float = 0.5) -> Layout:
 
 
 def _clipped(box: Box) -> Box:
-    """Keeps a box within 0…1 in spite of rounding."""
+    """The box, kept within 0…1 despite rounding errors."""
     return (max(box[0], 0.0), max(box[1], 0.0), min(box[2], 1.0), min(box[3], 1.0))
 
 
@@ -127,7 +127,7 @@ def random_boxes(count: int, sigma: float | tuple[float, float], seed: int, key:
     """
     low, high = sigma if isinstance(sigma, tuple) else (sigma, sigma)
     if check_sigma(low) > check_sigma(high):
-        raise ValueError(f"a range of sigma goes from small to large, not {sigma}")
+        raise ValueError(f"a range of sigma must go from small to large, not {sigma}")
     rng = np.random.default_rng([seed, *key])
     side = low + (high - low) * rng.random(count)
     x0, y0 = rng.random((2, count)) * (1 - side)
@@ -135,20 +135,20 @@ def random_boxes(count: int, sigma: float | tuple[float, float], seed: int, key:
 
 
 def in_pixels(box: Sequence[float], width: int, height: int) -> PixelBox:
-    """A box in an image of this size, in whole pixels: at least one by one."""
+    """A box in whole pixels of an image of this size, at least one pixel wide and high."""
     x0, y0, x1, y1 = box
     left, top = min(round(x0 * width), width - 1), min(round(y0 * height), height - 1)
     return (left, top, max(round(x1 * width), left + 1), max(round(y1 * height), top + 1))
 
 
 def in_fractions(box: PixelBox, size: tuple[int, int]) -> Box:
-    """A box in pixels of an image of this size as fractions of its sides, cut at the edges."""
+    """A box in pixels of an image of this size, as fractions of its sides, clipped to the image."""
     x0, y0, x1, y1 = (min(max(v / size[i % 2], 0.0), 1.0) for i, v in enumerate(box))
     return x0, y0, x1, y1
 
 
 def overlaps(boxes: Boxes, rows: int, columns: int) -> NDArray[np.float32]:
-    """The share of each box that lies in each cell of a map: (…, rows * columns), summing to 1."""
+    """The share of each box in each cell of a feature map: (…, rows * columns), summing to 1."""
     x0, y0, x1, y1 = np.moveaxis(np.asarray(boxes, np.float64), -1, 0)
 
     def along(start: NDArray[np.float64], stop: NDArray[np.float64], n: int) -> Boxes:

@@ -1,23 +1,23 @@
-"""Settings that every test shares."""
+"""Settings and fixtures that all tests share."""
 
 import signal
 
 import pytest
 from hypothesis import settings
 
-# Derandomised: the same commit gives the same verdict on every machine and every day.
+# Derandomised, so that a commit passes or fails the same way every time.
 settings.register_profile("mchindex", deadline=None, derandomize=True, database=None)
 settings.load_profile("mchindex")
 
-# What a script starts in the background ignores Ctrl-C, and so would the processes that tests start
-# and interrupt.
+# A background job of a shell script ignores SIGINT, and the processes that tests start and
+# interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A file of weights for the small net, so that it need not be trained."""
-    import torch  # here: most tests do without
+    """A file with weights of the small network, so that it need not be trained."""
+    import torch  # here, because most tests do not need it
 
     from mchindex.models.backbones import SmallNet
 

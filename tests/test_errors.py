@@ -1,4 +1,4 @@
-"""One base class under all exceptions that mchindex defines."""
+"""All exceptions that mchindex defines have one base class."""
 
 import importlib
 import pkgutil
@@ -7,19 +7,19 @@ import mchindex
 from mchindex.errors import MCHError
 
 
-def test_every_exception_has_the_one_base() -> None:
-    found = []
+def test_every_exception_derives_from_mch_error() -> None:
+    exceptions = []
     for module in pkgutil.walk_packages(mchindex.__path__, "mchindex."):
         if module.name.endswith("__main__"):
             continue
         for value in vars(importlib.import_module(module.name)).values():
             own = getattr(value, "__module__", "").startswith("mchindex")
             if own and isinstance(value, type) and issubclass(value, Exception):
-                found.append(value)
-    assert MCHError in found
-    assert [kind for kind in found if not issubclass(kind, MCHError)] == []
+                exceptions.append(value)
+    assert MCHError in exceptions
+    assert [kind for kind in exceptions if not issubclass(kind, MCHError)] == []
 
 
-def test_built_in_bases_are_kept() -> None:
+def test_some_exceptions_are_value_errors_too() -> None:
     assert issubclass(mchindex.DatasetError, ValueError)
     assert issubclass(mchindex.ExportError, ValueError)

@@ -1,4 +1,4 @@
-"""Files that are replaced whole or not at all."""
+"""Files are replaced completely or not at all."""
 
 import contextlib
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
+def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with replacing(path) as stream:
         stream.write(b"new")

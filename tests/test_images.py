@@ -1,4 +1,4 @@
-"""Pictures of every kind come out upright, in RGB and whole, or with an error that names them."""
+"""Pictures of every kind are read as upright RGB, or raise an error that names them."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ def pixels(image: Image.Image) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
-def test_a_file_its_name_its_bytes_and_its_array_are_one_picture(kind: str, tmp_path: Path) -> None:
+def test_every_kind_of_source_gives_the_same_picture(kind: str, tmp_path: Path) -> None:
     expected = picture(0)
     path = tmp_path / "ein Bild ä 図.bin"
     path.write_bytes(encoded(expected, kind))
@@ -30,13 +30,13 @@ def test_a_file_its_name_its_bytes_and_its_array_are_one_picture(kind: str, tmp_
         np.testing.assert_array_equal(pixels(open_rgb(source)), np.asarray(expected))
 
 
-def test_the_given_image_is_not_handed_back() -> None:
+def test_the_given_image_is_copied() -> None:
     given = picture(0)
     open_rgb(given).putpixel((0, 0), (1, 2, 3))
     np.testing.assert_array_equal(given, picture(0))
 
 
-# The same picture, stored turned and marked with how to turn it back.
+# For each EXIF orientation, how the pixels of an upright picture are stored.
 STORED = {
     1: lambda a: a,
     2: lambda a: a[:, ::-1],
@@ -51,19 +51,19 @@ STORED = {
 
 @pytest.mark.parametrize("orientation", STORED)
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_exif_rotation(orientation: int, kind: str) -> None:
+def test_exif_rotation_is_applied_once(orientation: int, kind: str) -> None:
     upright = np.asarray(picture(1))
     stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](upright)))
     exif = Image.Exif()
     exif[0x0112] = orientation
     once = open_rgb(encoded(stored, kind, exif=exif))
     np.testing.assert_array_equal(pixels(once), upright)
-    np.testing.assert_array_equal(pixels(open_rgb(once)), upright)  # it is not turned twice
+    np.testing.assert_array_equal(pixels(open_rgb(once)), upright)  # not rotated twice
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
 @pytest.mark.parametrize("exif", [b"II*\0\xff\xff\xff\x7f", b"II*\0", b"??*\0\0\0\0\0", b"x"])
-def test_damaged_exif_data_do_not_matter(exif: bytes) -> None:
+def test_damaged_exif_data_is_ignored(exif: bytes) -> None:
     assert open_rgb(encoded(picture(0), "JPEG", exif=b"Exif\0\0" + exif)).size == (8, 6)
 
 
@@ -83,12 +83,12 @@ def test_sixteen_bit_greys_are_scaled(kind: str) -> None:
         (Image.new("RGB", (0, 4)), "no pixels"),
     ],
 )
-def test_pixels_without_a_known_range(image: Image.Image, reason: str) -> None:
+def test_pixels_without_a_known_range_are_refused(image: Image.Image, reason: str) -> None:
     with pytest.raises(ImageError, match=rf"the given image: .*{reason}"):
         open_rgb(image)
 
 
-def test_cmyk() -> None:
+def test_cmyk_is_converted() -> None:
     data = encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG", quality=100)
     red, green, blue = pixels(open_rgb(data))[4, 4].tolist()
     assert red > 240
@@ -102,8 +102,8 @@ def test_transparency_is_composed_on_white() -> None:
     assert pixels(open_rgb(encoded(Image.fromarray(rgba), "PNG")))[0].tolist() == expected
 
 
-@pytest.mark.parametrize("transparency", [1, b"\xff\x00"], ids=["one colour", "alpha a colour"])
-def test_palette_with_transparency(transparency: int | bytes) -> None:
+@pytest.mark.parametrize("transparency", [1, b"\xff\x00"], ids=["one colour", "alpha per colour"])
+def test_transparent_palette_colours_become_white(transparency: int | bytes) -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([10, 20, 30, 200, 0, 0])
     image.putpixel((1, 0), 1)
@@ -113,7 +113,7 @@ def test_palette_with_transparency(transparency: int | bytes) -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "PA", "YCbCr", "HSV", "RGBX"])
-def test_other_modes(mode: str) -> None:
+def test_other_modes_are_converted(mode: str) -> None:
     assert pixels(open_rgb(Image.new(mode, (3, 2)))).shape == (2, 3, 3)
 
 
@@ -123,7 +123,7 @@ def test_an_animation_gives_its_first_frame() -> None:
     assert pixels(open_rgb(data))[0, 0].tolist() == [255, 0, 0]
 
 
-def test_truncated_files() -> None:
+def test_truncated_files_are_refused() -> None:
     for kind in ("JPEG", "PNG", "GIF", "BMP"):
         data = encoded(picture(0, 64, 64), kind)
         for cut in (1, 8, len(data) // 2):
@@ -139,7 +139,7 @@ def test_every_changed_byte_gives_a_picture_or_an_image_error() -> None:
                 pixels(open_rgb(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]))
 
 
-def test_files_that_are_no_images(tmp_path: Path) -> None:
+def test_files_that_are_not_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").write_bytes(b"")
     (tmp_path / "text.jpg").write_bytes(b"not a picture, only words")
     for name, reason in {
@@ -155,10 +155,10 @@ def test_files_that_are_no_images(tmp_path: Path) -> None:
         assert reason in str(caught.value)
 
 
-# Between Pillow's limit and twice that Pillow itself only warns.
+# Between its limit and twice its limit, Pillow only warns.
 @pytest.mark.parametrize("side", [12, 100])
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_decompression_bombs(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bombs_are_refused(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(Image.new("L", (side, side)), "PNG")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(ImageError, match=r"too large.*100"):
@@ -169,54 +169,54 @@ def test_decompression_bombs(side: int, monkeypatch: pytest.MonkeyPatch) -> None
     "array",
     [np.zeros((2, 2, 3)), np.zeros((2, 2, 3), np.float32), np.zeros((2, 2), np.bool_)],
 )
-def test_arrays_of_the_wrong_type(array: NDArray[Any]) -> None:
+def test_arrays_of_the_wrong_type_are_refused(array: NDArray[Any]) -> None:
     with pytest.raises(TypeError, match=f"uint8.*{array.dtype}"):
         open_rgb(array)
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2, 1), (2, 2, 2), (3, 2, 2, 2), (0, 2, 3), (0, 0)])
-def test_arrays_of_the_wrong_shape(shape: tuple[int, ...]) -> None:
+def test_arrays_of_the_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="shape"):
         open_rgb(np.zeros(shape, np.uint8))
 
 
-def test_a_source_of_the_wrong_type() -> None:
+def test_a_source_of_the_wrong_type_is_refused() -> None:
     wrong: Any = 3
-    with pytest.raises(TypeError, match="not as int"):
+    with pytest.raises(TypeError, match=r"an image must be .*, not int"):
         open_rgb(wrong)
 
 
-def test_digest(tmp_path: Path) -> None:
+def test_a_digest_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert digest(tmp_path / "a") == digest(b"abc") == hashlib.sha256(b"abc").digest()
     with pytest.raises(ImageError, match="none"):
         digest(tmp_path / "none")
 
 
-# Large JPEG files, decoded at a part of their size.
+# Large JPEG files, decoded at a fraction of their size.
 
 
-def test_a_large_jpeg_may_come_smaller_and_says_how_large_it_is(tmp_path: Path) -> None:
+def test_a_large_jpeg_may_be_decoded_smaller_and_keeps_its_size(tmp_path: Path) -> None:
     large = picture(1, 8, 6).resize((800, 600), Image.Resampling.BICUBIC)
     exif = Image.Exif()
-    exif[0x0112] = 6  # lying
-    large.save(tmp_path / "flat.jpg", quality=95)
-    large.save(tmp_path / "lying.jpg", quality=95, exif=exif)
-    large.save(tmp_path / "flat.png")
+    exif[0x0112] = 6  # a quarter turn
+    large.save(tmp_path / "upright.jpg", quality=95)
+    large.save(tmp_path / "sideways.jpg", quality=95, exif=exif)
+    large.save(tmp_path / "upright.png")
     for least, size in ((100, (134, 100)), (150, (200, 150)), (151, (400, 300)), (700, (800, 600))):
-        image, whole = read_picture(tmp_path / "flat.jpg", least)
-        if least != 100:  # a part between a quarter and an eighth depends on the decoder
+        image, full_size = read_picture(tmp_path / "upright.jpg", least)
+        if least != 100:  # a size between a quarter and an eighth depends on the decoder
             assert image.size == size
         assert min(image.size) >= min(least, 600)
-        assert whole == (800, 600)
+        assert full_size == (800, 600)
         small = large.resize(image.size, Image.Resampling.BOX)
         assert np.abs(pixels(image).astype(int) - np.asarray(small)).mean() < 3
-    image, whole = read_picture(tmp_path / "lying.jpg", 150)
-    assert (image.size, whole) == ((150, 200), (600, 800))
-    assert read_picture(tmp_path / "flat.png", 100).image.size == (800, 600)
+    image, full_size = read_picture(tmp_path / "sideways.jpg", 150)
+    assert (image.size, full_size) == ((150, 200), (600, 800))
+    assert read_picture(tmp_path / "upright.png", 100).image.size == (800, 600)
 
 
-def test_an_image_not_loaded_yet_is_its_file(tmp_path: Path) -> None:
+def test_an_image_that_is_not_loaded_is_read_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     picture(2, 8, 6).resize((800, 600)).save(path)
     want = pixels(read_picture(path, 150).image)

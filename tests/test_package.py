@@ -1,4 +1,4 @@
-"""The package as its users meet it: what it imports, what it is called, what it weighs."""
+"""The package as a whole: what it imports, its version, its names, its memory."""
 
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,7 +12,7 @@ from helpers.script import run_script
 from mchindex import BucketTable
 
 
-def test_import_is_light(tmp_path: Path) -> None:
+def test_import_loads_nothing_heavy(tmp_path: Path) -> None:
     script = (
         "import sys, mchindex; "
         "heavy = {'torch', 'faiss', 'PIL', 'pandas', 'matplotlib'} & set(sys.modules); "
@@ -33,7 +33,7 @@ def test_all_names_exist() -> None:
     assert all(hasattr(mchindex, name) for name in mchindex.__all__)
 
 
-def test_memory_a_code() -> None:
+def test_memory_per_code_is_bounded() -> None:
     n = 200_000
     table = BucketTable(64)
     table.add(np.arange(n), uniform(64, n, seed=1))

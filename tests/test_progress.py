@@ -1,4 +1,4 @@
-"""Progress: what long work reports, and how it is shown."""
+"""Progress of long-running work: how it is reported and displayed."""
 
 import io
 import time
@@ -24,7 +24,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert word in text
 
 
-def test_lines_elsewhere(
+def test_lines_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
@@ -44,13 +44,13 @@ def test_lines_elsewhere(
     ]
 
 
-def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_display_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Display(quiet=True) as display:
         display(Step("agent", 3, 3))
     assert capsys.readouterr() == ("", "")
 
 
-def test_progress_arguments() -> None:
+def test_progress_may_be_a_function_a_boolean_or_none() -> None:
     seen: list[Step] = []
     with reporting(seen.append) as report:
         report(Step("a", 1, 2))
@@ -59,11 +59,11 @@ def test_progress_arguments() -> None:
     for kind in kinds:
         with reporting(kind) as ignored:  # type: ignore[var-annotated]
             assert ignored is silent
-    with reporting(True) as shown:  # type: ignore[var-annotated]
-        assert isinstance(shown, Display)
+    with reporting(True) as display:  # type: ignore[var-annotated]
+        assert isinstance(display, Display)
 
 
-def test_parts_of_a_whole() -> None:
+def test_steps_of_parts_become_steps_of_the_whole() -> None:
     seen: list[Step] = []
     for part in range(2):
         report = part_of(seen.append, part, 2)
@@ -75,10 +75,10 @@ def test_parts_of_a_whole() -> None:
 @pytest.mark.parametrize(
     ("length", "words"), [(3.21, "3.2 s"), (250, "4 min 10 s"), (7500, "2 h 5 min")]
 )
-def test_lengths_of_time(length: float, words: str) -> None:
+def test_durations_are_written_in_words(length: float, words: str) -> None:
     assert seconds(length) == words
 
 
-def test_speeds() -> None:
+def test_speeds_are_rounded() -> None:
     assert per_second(1234.5, "images") == "1,234 images/s"
     assert per_second(3.46, "images") == "3.5 images/s"

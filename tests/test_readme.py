@@ -53,5 +53,5 @@ def test_the_table_example_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)", README.read_text()))
-def test_links_lead_somewhere(link: str) -> None:
+def test_links_point_to_existing_files(link: str) -> None:
     assert (README.parent / link).exists()

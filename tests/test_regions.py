@@ -1,4 +1,4 @@
-"""Boxes: where they lie, what of them lies in a cell, and which a seed draws."""
+"""Regions: layouts, random boxes, boxes in pixels, and their overlaps with the cells of a map."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ keys = st.binary(min_size=32, max_size=32)
 
 @st.composite
 def boxes_within(draw: st.DrawFn) -> tuple[float, float, float, float]:
-    """Any box of more than nothing."""
+    """Any box inside the image that is not empty."""
     along = st.tuples(st.floats(0, 1), st.floats(0, 1)).filter(lambda p: abs(p[0] - p[1]) > 1e-6)
     (x0, x1), (y0, y1) = (sorted(draw(along)) for _ in range(2))
     return x0, y0, x1, y1
@@ -37,7 +37,7 @@ def assert_within(boxes: Boxes, sigma: float) -> None:
 
 
 @given(sigmas)
-def test_corners_and_centre_lie_where_they_say(sigma: float) -> None:
+def test_corners_and_centre_are_where_their_names_say(sigma: float) -> None:
     layout = corners_and_centre(sigma)
     boxes = layout.array()
     assert layout.boxes[0] == WHOLE
@@ -61,8 +61,8 @@ def test_at_sigma_one_every_region_is_the_whole_image() -> None:
     np.testing.assert_array_equal(random_boxes(9, 1.0, 0, bytes(32)), [WHOLE] * 9)
 
 
-def test_at_a_half_the_corners_tile_the_image() -> None:
-    """A grid of points that fall on no edge: each lies in exactly one corner."""
+def test_at_sigma_one_half_the_corners_tile_the_image() -> None:
+    """Each point of a grid that avoids the edges is in exactly one corner."""
     x, y = np.meshgrid((np.arange(64) + 0.5) / 64, (np.arange(64) + 0.5) / 64)
     times = sum(
         ((x0 < x) & (x < x1) & (y0 < y) & (y < y1)).astype(int)
@@ -91,7 +91,7 @@ def test_a_grid_is_evenly_spread_from_edge_to_edge(rows: int, columns: int, sigm
     np.testing.assert_array_equal(cells[:, :, 0], np.tile(cells[0, :, 0], (rows, 1)))
 
 
-def test_layouts_add_up_to_one_with_the_whole_image_once() -> None:
+def test_joined_layouts_have_the_whole_image_once() -> None:
     small, large = corners_and_centre(0.3), corners_and_centre(0.5)
     both = large + small + grid(2, 2, 0.5) + grid(3, 3, 0.5)
     assert len(both) == 6 + 5 + 4 + 9
@@ -105,17 +105,17 @@ def test_layouts_add_up_to_one_with_the_whole_image_once() -> None:
 @pytest.mark.parametrize(
     ("names", "boxes", "message"),
     [
-        ((), (), "first region of a layout is the whole"),
-        (("half",), ((0.0, 0.0, 0.5, 1.0),), "first region of a layout is the whole"),
-        (("whole", "whole"), (WHOLE, (0.0, 0.0, 0.5, 0.5)), "no name twice"),
-        (("whole",), (WHOLE, (0.0, 0.0, 0.5, 0.5)), "one name per box"),
+        ((), (), "first region of a layout must be the whole"),
+        (("half",), ((0.0, 0.0, 0.5, 1.0),), "first region of a layout must be the whole"),
+        (("whole", "whole"), (WHOLE, (0.0, 0.0, 0.5, 0.5)), "one distinct name per box"),
+        (("whole",), (WHOLE, (0.0, 0.0, 0.5, 0.5)), "one distinct name per box"),
         (("whole", "a"), (WHOLE, (0.5, 0.0, 0.5, 1.0)), "'a' is not inside"),
         (("whole", "a"), (WHOLE, (0.0, -0.1, 0.5, 1.0)), "'a' is not inside"),
         (("whole", "a"), (WHOLE, (0.0, 0.0, 1.01, 1.0)), "'a' is not inside"),
         (("whole", "a"), (WHOLE, (0.0, float("nan"), 1.0, 1.0)), "'a' is not inside"),
     ],
 )
-def test_a_layout_that_is_none(
+def test_invalid_layouts_are_refused(
     names: tuple[str, ...], boxes: tuple[tuple[float, float, float, float], ...], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -123,13 +123,13 @@ def test_a_layout_that_is_none(
 
 
 @pytest.mark.parametrize("sigma", [0, -0.5, 1.001, float("nan")])
-def test_sigma_is_above_nothing_and_at_most_one(sigma: float) -> None:
+def test_sigma_must_be_above_0_and_at_most_1(sigma: float) -> None:
     for make in (corners_and_centre, lambda s: grid(2, 2, s), lambda s: random_boxes(1, s, 0, b"")):
         with pytest.raises(ValueError, match="sigma is the side of a region"):
             make(sigma)
 
 
-def test_a_grid_and_a_range_that_are_none() -> None:
+def test_an_empty_grid_and_a_reversed_range_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one row and one column, not 0 x 2"):
         grid(0, 2, 0.5)
     with pytest.raises(ValueError, match="from small to large"):
@@ -137,7 +137,7 @@ def test_a_grid_and_a_range_that_are_none() -> None:
 
 
 @given(st.integers(0, 40), st.tuples(sigmas, sigmas).map(sorted), st.integers(0, 2**31), keys)
-def test_random_boxes_lie_within_and_have_the_sides_asked_for(
+def test_random_boxes_are_inside_the_image_and_have_the_given_sides(
     count: int, sigma: list[float], seed: int, key: bytes
 ) -> None:
     low, high = sigma
@@ -154,7 +154,7 @@ def test_random_boxes_lie_within_and_have_the_sides_asked_for(
 
 
 @given(st.integers(0, 2**31), keys, keys)
-def test_random_boxes_depend_on_seed_and_key_alone(seed: int, key: bytes, other: bytes) -> None:
+def test_random_boxes_depend_only_on_seed_and_key(seed: int, key: bytes, other: bytes) -> None:
     np.random.seed(seed)
     boxes = random_boxes(3, 0.5, seed, key)
     np.random.seed(0)
@@ -163,19 +163,19 @@ def test_random_boxes_depend_on_seed_and_key_alone(seed: int, key: bytes, other:
     assert (boxes != random_boxes(3, 0.5, seed, other)).any() or key == other
 
 
-def test_random_boxes_go_everywhere() -> None:
+def test_random_boxes_are_spread_evenly() -> None:
     boxes = random_boxes(4000, (0.2, 0.8), 0, bytes(32))
     side = boxes[:, 2] - boxes[:, 0]
-    free = boxes[:, :2] / (1 - side[:, None])  # the share of the room that a box has
+    free = boxes[:, :2] / (1 - side[:, None])  # position as a share of the free space
     for even in (free[:, 0], free[:, 1], (side - 0.2) / 0.6):
         np.testing.assert_allclose(np.quantile(even, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.03)
-    assert abs(np.mean((free[:, 0] - 0.5) * (free[:, 1] - 0.5))) < 0.004  # neither tells the other
+    assert abs(np.mean((free[:, 0] - 0.5) * (free[:, 1] - 0.5))) < 0.004  # x and y are independent
 
 
 @given(boxes_within(), sides, sides)
 @example((0.9999999, 0.9999998, 1.0, 1.0), 1, 3)
 @example((0.0, 0.0, 1e-6, 1.0), 4000, 1)
-def test_pixels_of_a_box_are_within_the_image_and_at_least_one(
+def test_a_box_in_pixels_is_inside_the_image_and_not_empty(
     box: tuple[float, float, float, float], width: int, height: int
 ) -> None:
     left, top, right, bottom = in_pixels(box, width, height)
@@ -186,13 +186,13 @@ def test_pixels_of_a_box_are_within_the_image_and_at_least_one(
     assert in_pixels(WHOLE, width, height) == (0, 0, width, height)
 
 
-def test_pixels_by_hand() -> None:
+def test_boxes_in_pixels_match_values_worked_out_by_hand() -> None:
     assert in_pixels((0.0, 0.0, 0.5, 0.5), 640, 480) == (0, 0, 320, 240)
     assert in_pixels((0.25, 0.5, 0.75, 1.0), 8, 6) == (2, 3, 6, 6)
 
 
 @given(st.lists(boxes_within(), min_size=1, max_size=4), st.integers(1, 9), st.integers(1, 9))
-def test_the_cells_shares_of_a_box_sum_to_one(
+def test_the_shares_of_a_box_in_all_cells_sum_to_one(
     boxes: list[tuple[float, float, float, float]], rows: int, columns: int
 ) -> None:
     share = overlaps(np.array(boxes), rows, columns)
@@ -205,7 +205,7 @@ def test_the_cells_shares_of_a_box_sum_to_one(
 
 
 @given(boxes_within(), st.integers(1, 6), st.integers(1, 6))
-def test_a_cells_share_is_the_area_of_the_box_in_it(
+def test_a_share_is_the_area_of_the_box_in_the_cell(
     box: tuple[float, float, float, float], rows: int, columns: int
 ) -> None:
     """Cell by cell, as the intersection of two rectangles."""
@@ -219,7 +219,7 @@ def test_a_cells_share_is_the_area_of_the_box_in_it(
             assert share[r, c] == pytest.approx(want, abs=1e-5)
 
 
-def test_a_cells_share_by_counting_points() -> None:
+def test_shares_agree_with_counting_points() -> None:
     boxes = random_boxes(5, (0.2, 0.9), 3, bytes(32))
     x, y = np.meshgrid((np.arange(1500) + 0.5) / 1500, (np.arange(1500) + 0.5) / 1500)
     cell = (y * 5).astype(int) * 7 + (x * 7).astype(int)  # 5 rows, 7 columns
@@ -229,7 +229,7 @@ def test_a_cells_share_by_counting_points() -> None:
         np.testing.assert_allclose(share, counted, atol=3e-3)
 
 
-def test_shares_of_boxes_of_several_images_at_once() -> None:
+def test_shares_of_several_images_can_be_computed_at_once() -> None:
     boxes = np.stack([random_boxes(3, 0.5, 0, bytes([i])) for i in range(4)])
     together = overlaps(boxes, 3, 5)
     assert together.shape == (4, 3, 15)
@@ -237,10 +237,10 @@ def test_shares_of_boxes_of_several_images_at_once() -> None:
         np.testing.assert_array_equal(one, overlaps(alone, 3, 5))
 
 
-# By name.
+# Layouts by name.
 
 
-def test_layouts_by_name() -> None:
+def test_layouts_are_read_by_name() -> None:
     assert read_layout("corners", 0.4) == corners_and_centre(0.4)
     assert read_layout("grid:2x3", 0.4) == grid(2, 3, 0.4)
     assert read_layout("grid:2x3@0.6", 0.4) == grid(2, 3, 0.6)
@@ -250,11 +250,11 @@ def test_layouts_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "corner", "grid", "grid:3", "grid:0x2", "corners@", "a+b"])
-def test_names_of_no_layout(name: str) -> None:
+def test_unknown_layout_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"there is no layout|at least one row"):
         read_layout(name)
 
 
-def test_a_layouts_sigma_must_be_one() -> None:
+def test_an_invalid_sigma_in_a_layout_name_is_refused() -> None:
     with pytest.raises(ValueError, match="sigma is the side of a region"):
         read_layout("corners@1.5")

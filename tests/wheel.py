@@ -1,6 +1,6 @@
-"""Run with an installed wheel, away from the sources and beside the README.
+"""Checks an installed wheel: run it outside the sources, in a folder that holds the README.
 
-It searches, imports little, and the README's first example runs as printed.
+The table searches, `import mchindex` is light, and the README's first example runs as printed.
 """
 
 import re
@@ -15,7 +15,7 @@ import mchindex
 
 
 def seconds(code: str) -> float:
-    """The best of a few: a machine may be busy, but an import of too much is never fast."""
+    """The shortest of five runs: a machine may be busy, but a heavy import is never fast."""
     times = []
     for _ in range(5):
         start = time.perf_counter()

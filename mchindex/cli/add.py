@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from mchindex.index.adding import Added
     from mchindex.models import MCHModel
 
-SHOWN = 20  # failed images listed without --verbose
-SAMPLE = 300  # images by which --codes is set
+LISTED = 20  # failed images listed without --verbose, at most
+SAMPLE = 300  # images on which --codes is calibrated, at most
 
 
 def add(
@@ -72,7 +72,7 @@ def add(
         typer.Option(
             "--codes",
             metavar="MEAN",
-            help="Average number of codes per image in a new index, such as 1.5. It is set by a "
+            help="Average number of codes per image in a new index, such as 1.5, calibrated on a "
             "sample of these images.",
             show_default="as the model decides",
             rich_help_panel=INDEX,
@@ -159,8 +159,8 @@ def add(
 
 
 def _checked(paths: Sequence[str], prune: bool) -> list[str]:
-    """The folders to prune. Some missing paths are failed images; if all are missing, it is an
-    error."""
+    """The folders to prune. Raises ValueError if no path exists; if only some are missing, `add`
+    reports them as failed images."""
     import glob
 
     if not any(os.path.lexists(p) or (glob.has_magic(p) and glob.glob(p)) for p in paths):
@@ -168,12 +168,12 @@ def _checked(paths: Sequence[str], prune: bool) -> list[str]:
         raise ValueError(f"{paths[0]}: {what}")
     folders = [p for p in paths if os.path.isdir(p)] if prune else []
     if prune and not folders:
-        raise ValueError("--prune needs a folder: it removes images of that folder")
+        raise ValueError("--prune needs a folder: it removes images in that folder")
     return folders
 
 
 def _check_model(index: Path, model: str | None) -> None:
-    """Refuses an unknown model before an index is created."""
+    """Raises ValueError for an unknown model before an index is created."""
     from mchindex.catalogue import CONFIG, find, names
     from mchindex.index.filling import DEFAULT_MODEL
     from mchindex.storage.store import Store
@@ -182,8 +182,7 @@ def _check_model(index: Path, model: str | None) -> None:
         return
     name = DEFAULT_MODEL if model is None else model
     if not (find(name) / CONFIG).is_file():
-        known = ", ".join(names()) or "none"
-        raise ValueError(f"there is no model {name} (models by name: {known})")
+        raise ValueError(f"there is no model {name} (there are {', '.join(names()) or 'none'})")
 
 
 def _on_budget(
@@ -199,7 +198,7 @@ def _on_budget(
 
     if Store.exists(index):
         options = "--model and --codes are" if model else "--codes is"
-        say(f"{options} ignored: they are fixed when an index is created, and {index} exists")
+        say(f"{options} ignored: {index} already exists")
         return None
     loaded = MCHModel.load(DEFAULT_MODEL if model is None else model, device=device)
     loaded.check_codes(codes)
@@ -207,12 +206,12 @@ def _on_budget(
     sample = []
     for path in files[:: -(-len(files) // SAMPLE) or 1]:
         try:
-            open_rgb(path)  # not kept: hundreds of photographs need too much memory
+            open_rgb(path)  # not kept: hundreds of photographs take too much memory
         except ImageError:
             continue  # `add` will report it
         sample.append(path)
     if not sample:
-        raise ValueError("--codes needs images that can be read, and there are none")
+        raise ValueError("--codes needs at least one image that can be read")
     return loaded.with_codes(codes, sample)
 
 
@@ -235,9 +234,9 @@ def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
         counts.append(f"[red]{facts['failed']:,} failed[/]")
     speed = per_second(facts["images_per_second"], "images")
     console.print(f"{', '.join(counts)} in {seconds(facts['seconds'])} ({speed})")
-    shown = result.failed if verbose else result.failed[:SHOWN]
-    for failure in shown:
+    failures = result.failed if verbose else result.failed[:LISTED]
+    for failure in failures:
         console.print(f"  [red]{escape(failure.name)}[/]: {escape(failure.reason)}", soft_wrap=True)
-    if len(result.failed) > len(shown):
-        console.print(f"  … {len(result.failed) - len(shown):,} more (--verbose lists them)")
+    if len(result.failed) > len(failures):
+        console.print(f"  … {len(result.failed) - len(failures):,} more (--verbose lists them)")
     console.print(f"[dim]{escape(facts['index'])}: {show.number(facts['images'], 'image')}[/]")

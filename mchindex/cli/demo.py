@@ -1,4 +1,4 @@
-"""`mch demo`: what several codes per image are good for, in a few minutes."""
+"""`mch demo`: show in a few minutes what several codes per image are good for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mchindex.progress import Display
 if TYPE_CHECKING:
     from mchindex.demo import PhotosDemo, ScenesDemo
 
-FAILURES = 3  # unreadable pictures that are named
+FAILURES = 3  # unreadable pictures listed, at most
 
 
 def demo(

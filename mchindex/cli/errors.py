@@ -1,4 +1,4 @@
-"""From exceptions to exit codes: bad input is one line, a defect shows its traceback."""
+"""Turns exceptions into exit codes. Bad input prints one line; a bug shows its traceback."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mchindex.errors import MCHError
 FINE, INCOMPLETE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 TRACEBACK = "MCH_TRACEBACK"  # environment variable: shows tracebacks for bad input too
 
-# What the caller can put right. Everything else is a defect and shows its traceback.
+# What the caller can fix. Everything else is a bug and shows its traceback.
 BAD_INPUT_ERRORS = (MCHError, ValueError, OSError)
 
 
 class StoppedError(MCHError):
-    """Ctrl-C, with a hint on how to continue."""
+    """Interrupted by Ctrl-C. The message says how to continue."""
 
 
 def exit_code(work: Callable[[], Any]) -> int:
-    """Runs a command; prints what went wrong in one line on stderr."""
+    """Runs a command and returns its exit code; prints bad input as one line on stderr."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -50,7 +50,7 @@ def say(message: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """A message in one line; the lines of a list are joined by semicolons."""
+    """A message on one line; the lines of a list are joined with semicolons."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines).replace(":; ", ": ")
 
@@ -69,5 +69,5 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Shows a warning without file, line and source."""
+    """Prints a warning without file name, line number and source."""
     say("warning: " + one_line(str(message)))

@@ -1,4 +1,4 @@
-"""`mch eval`: measures the retrieval quality of a model on a data set."""
+"""`mch eval`: measure the retrieval quality of a model on a data set."""
 
 from __future__ import annotations
 
@@ -100,11 +100,12 @@ def evaluate(
     workers = use_threads(threads)
     if radius > model.bits:
         raise ValueError(f"--radius {radius} exceeds the {model.bits} bits of the model's codes")
-    known = _trained_queries(dataset, before)
-    if known:
+    trained = _trained_queries(dataset, before)
+    if trained:
         say(
-            f"warning: the model was trained on {known:,} of the {len(dataset.splits['query']):,} "
-            f"queries, so its results are too good: use --split {folder / SPLIT}"
+            f"warning: the model was trained on {trained:,} of the "
+            f"{len(dataset.splits['query']):,} queries, so its results are too good: use --split "
+            f"{folder / SPLIT}"
         )
     if leaks := dataset.leaks():
         say(
@@ -135,7 +136,7 @@ def evaluate(
         "split": None if split is None else str(split),
         "seed": seed,
         "queries": len(coded.queries),
-        "trained_queries": known,
+        "trained_queries": trained,
         "images": len(coded.labels),
         "skipped": coded.skipped,
         "radius": radius,
@@ -148,7 +149,7 @@ def evaluate(
 
 
 def _check_plot(plot: Path) -> None:
-    """Refuses a plot that cannot be written before the evaluation starts."""
+    """Raises ValueError, before the evaluation starts, for a plot that cannot be written."""
     if plot.suffix.lower() not in (".svg", ".png"):
         raise ValueError(f"--plot {plot}: the file name must end in .svg or .png")
     if not can_plot():
@@ -158,7 +159,7 @@ def _check_plot(plot: Path) -> None:
 def _load(
     folder: Path, sigma: float | None, xi: float | None, device: str, engine: Any
 ) -> MCHModel:
-    """The model. Checks the options first: once loading starts, errors are blamed on the files."""
+    """Loads the model. Checks the options first: errors while loading are blamed on its files."""
     from mchindex.models import MCHModel
     from mchindex.models.extract import choose_device
     from mchindex.models.mch import CONFIG

@@ -26,7 +26,7 @@ def export(
 ) -> int:
     """Write an index to a file of JSON lines: records, metadata and codes, not the pictures.
 
-    Of a damaged index, it writes what can be read. Exit code 1: something is lost.
+    If the index is damaged, what can be read is written. Exit code 1: something was lost.
 
     Examples:
       mch export backup.jsonl.gz
@@ -35,7 +35,7 @@ def export(
     """
     check_index(index)
     if file != "-" and not overwrite and Path(file).exists():
-        raise ValueError(f"{file} exists: --overwrite replaces it")
+        raise ValueError(f"{file} already exists: replace it with --overwrite")
     from mchindex.index.export import created, export_index
 
     if file == "-":

@@ -13,7 +13,7 @@ from mchindex.cli.errors import FINE, INCOMPLETE, StoppedError, say
 from mchindex.cli.options import INDEX_PATH, Device, Index, IndexModel, Quiet, Wait
 from mchindex.progress import Display
 
-SHOWN = 20  # wrong lines listed
+LISTED = 20  # invalid lines listed, at most
 
 
 def import_(
@@ -63,10 +63,10 @@ def import_(
     if not quiet:
         replaced = f", {done.replaced:,} replaced" if done.replaced else ""
         typer.echo(f"{show.number(done.added, 'image')} added{replaced} in {index}")
-    for wrong in done.refused[:SHOWN]:
-        say(wrong)
-    if len(done.refused) > SHOWN:
-        say(f"… {len(done.refused) - SHOWN:,} more wrong lines")
+    for line in done.refused[:LISTED]:
+        say(line)
+    if len(done.refused) > LISTED:
+        say(f"… {len(done.refused) - LISTED:,} more invalid lines")
     if done.cut:
         say(f"{file} is truncated or damaged: it may have held more images")
     return INCOMPLETE if done.refused or done.cut else FINE

@@ -1,4 +1,4 @@
-"""`mch info`: figures about an index."""
+"""`mch info`: print figures about an index."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def info(index: Index = INDEX_PATH, filter: Filter = None, as_json: AsJson = Fal
         "on disk": show.size(facts["bytes"]),
         "in memory": show.size(facts["memory"]),
     }
-    shown = {name: escape(value) for name, value in rows.items() if value}
-    show.output(show.LONG_WIDTH).print(show.facts(shown))
+    cells = {name: escape(value) for name, value in rows.items() if value}
+    show.output(show.LONG_WIDTH).print(show.facts(cells))

@@ -1,4 +1,4 @@
-"""What the options of the learning commands share: the panels of their help, and some texts."""
+"""What the options of the learning commands share: help panels and some help texts."""
 
 from __future__ import annotations
 

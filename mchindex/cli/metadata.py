@@ -13,7 +13,7 @@ from mchindex.cli.options import pairs, scalar
 
 
 class MetadataByPath:
-    """Metadata for each path: those of all images, overridden by those that a file gives."""
+    """The metadata of each path: what all images get, overridden by what a file gives."""
 
     def __init__(self, general: Sequence[str], file: Path | None) -> None:
         self.general = {key: scalar(value) for key, value in pairs("--metadata", general)}
@@ -24,7 +24,7 @@ class MetadataByPath:
         return bool(self.general or self.own)
 
     def __call__(self, path: str) -> Any:
-        """The metadata of an image; None, if there are none, leaves what is stored."""
+        """The metadata of an image; None leaves the stored metadata unchanged."""
         own = self.own.get(path)
         if own is not None:
             self._used.add(path)
@@ -35,16 +35,16 @@ class MetadataByPath:
 
 
 def _read(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Absolute file names and metadata."""
+    """Reads a metadata file; yields absolute file names and their metadata."""
     kinds = {".csv": _of_csv, ".jsonl": _of_jsonl}
     read = kinds.get(file.suffix.lower())
     if read is None:
-        raise ValueError(f"--metadata-file {file}: it must be .csv or .jsonl")
+        raise ValueError(f"--metadata-file {file}: the file name must end in .csv or .jsonl")
     home, seen = os.path.dirname(os.path.abspath(file)), set()
     for number, record in read(file):
         name = record.pop("file", None)
         if not isinstance(name, str) or not name:
-            raise ValueError(f"{file}:{number}: it names no file")
+            raise ValueError(f"{file}:{number}: the line names no file")
         full = os.path.normpath(os.path.join(home, name))
         if full in seen:
             raise ValueError(f"{file}:{number}: {name} appears twice")
@@ -60,7 +60,7 @@ def _of_csv(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise ValueError(f"{file}:1: the header has no column named file")
             for row in rows:
                 if None in row:
-                    raise ValueError(f"{file}:{rows.line_num}: it has more cells than the header")
+                    raise ValueError(f"{file}:{rows.line_num}: more cells than in the header")
                 yield rows.line_num, {key: cell for key, cell in row.items() if cell}
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{file}:{rows.line_num + 1}: {error}") from None

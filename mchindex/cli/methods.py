@@ -1,4 +1,4 @@
-"""`mch methods`: lists what can be trained, with all settings."""
+"""`mch methods`: list methods, backbones and their settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mch models`: lists the models that can fill an index."""
+"""`mch models`: list the models that can fill an index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from mchindex.cli import show
 from mchindex.cli.learning_options import result_option
 
-# The keys under which a model may record a figure.
+# The keys under which a model may store a figure.
 MAP, RECALL = ("map", "mAP"), ("r0", "R@H=0")
 
 
@@ -71,7 +71,8 @@ def models(
 
 
 def _figure(about: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
-    """A figure that a model records directly, among its figures, or for MCH or the base method."""
+    """A figure from what a model says about itself: under `figures` or directly, and there by
+    itself or as one of MCH or the base method."""
     groups = [g for g in (about.get("figures"), about) if isinstance(g, dict)]
     by_way = [g[way] for g in groups for way in ("mch", "base") if isinstance(g.get(way), dict)]
     for place in (*groups, *by_way):

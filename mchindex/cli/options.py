@@ -150,7 +150,7 @@ def check_index(folder: Path) -> None:
 
 
 def stored_id(index: MCHIndex, text: str) -> Id | None:
-    """The id that a word on the command line stands for, where integers look like text."""
+    """The id of the image that a command-line argument names, as text or as an integer."""
     if text in index:
         return text
     try:
@@ -161,7 +161,7 @@ def stored_id(index: MCHIndex, text: str) -> Id | None:
 
 
 def pairs(option: str, given: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Splits each `key=value`."""
+    """Splits each text `key=value`. `option` is for messages."""
     for text in given:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -175,9 +175,9 @@ _COMPARISON = re.compile(r"(?P<key>[^=<>!]+)(?P<operator>>=|<=|!=|=|<|>)(?P<valu
 def conditions(given: Sequence[str]) -> dict[str, Any] | None:
     """The filter that `--filter` options describe: for each key, the comparisons to make.
 
-    Metadata may hold as text what looks like a number here, so both are looked for.
+    What looks like a number here may be stored as text, so the filter matches both.
     """
-    found: dict[str, dict[str, list[Any]]] = {}
+    filter: dict[str, dict[str, list[Any]]] = {}
     for text in given:
         match = _COMPARISON.fullmatch(text)
         if match is None or not match["key"].strip():
@@ -186,11 +186,11 @@ def conditions(given: Sequence[str]) -> dict[str, Any] | None:
             )
         value = scalar(match["value"])
         both = [value] if value == match["value"] else [value, match["value"]]
-        comparisons = found.setdefault(match["key"].strip(), {})
+        comparisons = filter.setdefault(match["key"].strip(), {})
         if match["operator"] in comparisons and match["operator"] not in ("=", "!="):
             raise ValueError(f"--filter {text}: there is another {match['operator']} for this key")
         comparisons.setdefault(match["operator"], []).extend(both)
-    return found or None
+    return filter or None
 
 
 Filter = Annotated[
@@ -198,7 +198,7 @@ Filter = Annotated[
     typer.Option(
         "--filter",
         metavar="KEY=VALUE",
-        help="Only images with these metadata. Comparisons are =, !=, <, <=, > and >=; quote the "
+        help="Only images with this metadata. Comparisons are =, !=, <, <=, > and >=; quote the "
         "last four, as in 'year>=2020'. A dot reaches into objects: camera.model=X100. The same "
         "key twice with = means either value.",
         show_default=False,
@@ -221,7 +221,7 @@ def scalar(text: str) -> Any:
 
 
 def without_labels(spec: str) -> str:
-    """Turns a plain folder of pictures into `photos:FOLDER`."""
+    """The data set `photos:FOLDER` for a plain folder of pictures; any other spec unchanged."""
     from mchindex.datasets import TABLE
 
     folder = Path(spec)
@@ -229,7 +229,7 @@ def without_labels(spec: str) -> str:
 
 
 def open_data(spec: str, seed: int, split: Path | None) -> Dataset:
-    """The data set, with its own splits or those of a manifest."""
+    """Opens a data set, with its own splits or those of a file."""
     from mchindex.datasets import load_split, open_dataset
 
     dataset = open_dataset(spec, seed=seed)
@@ -247,7 +247,7 @@ def cache_folder(cache: Path | None, no_cache: bool) -> Path | None:
 
 
 def use_threads(threads: int | None) -> int:
-    """Sets the number of torch's threads; returns it, or 0 for all cores."""
+    """Sets the number of threads that torch uses; returns it, or 0 for all cores."""
     if threads is None:
         return 0
     from mchindex.models.extract import set_threads

@@ -46,10 +46,10 @@ def remove(
         if filter:
             removed = opened.remove(filter=conditions(filter))
         else:
-            found = {text: stored_id(opened, text) for text in ids or []}
-            missing = [text for text, id in found.items() if id is None]
-            there = [id for id in found.values() if id is not None]
-            removed = opened.remove(there) if there else 0
+            by_text = {text: stored_id(opened, text) for text in ids or []}
+            missing = [text for text, id in by_text.items() if id is None]
+            stored = [id for id in by_text.values() if id is not None]
+            removed = opened.remove(stored) if stored else 0
         left = len(opened)
     for text in missing:
         say(f"there is no image {text} in {index}")

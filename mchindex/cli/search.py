@@ -118,14 +118,14 @@ def search(
     }
     found_any, grids = False, []
     with open_index(index, device=device) as opened:
-        for one in _answers(opened, queries or [], id, region, k, options):
-            found_any |= len(one.hits) > 0
+        for answer in _answers(opened, queries or [], id, region, k, options):
+            found_any |= len(answer.hits) > 0
             if as_json:
-                typer.echo(json.dumps(one.to_json(), ensure_ascii=False))
+                typer.echo(json.dumps(answer.to_json(), ensure_ascii=False))
             else:
-                _print(one, titled=len(queries or []) > 1, first=offset + 1)
+                _print(answer, titled=len(queries or []) > 1, first=offset + 1)
             if out is not None or show_it:
-                grids.append(one.draw(opened, columns))
+                grids.append(answer.draw(opened, columns))
         if not found_any and not len(opened):
             say(f"{index} is empty")
     if grids:
@@ -174,11 +174,12 @@ def _answers(
             box = stored.boxes[stored.regions.index(region)]
         yield _Answer(name, index.search(id=name, k=k, region=region, **options), box, True)
         return
-    part = None if region is None else read_box(region)
+    query_box = None if region is None else read_box(region)
     for start in range(0, len(queries), BATCH):
-        some = queries[start : start + BATCH]
-        for query, hits in zip(some, index.search(some, k, region=part, **options), strict=True):
-            yield _Answer(query, hits, part)
+        batch = queries[start : start + BATCH]
+        answers = index.search(batch, k, region=query_box, **options)
+        for query, hits in zip(batch, answers, strict=True):
+            yield _Answer(query, hits, query_box)
 
 
 def read_box(text: str) -> tuple[float, float, float, float]:
@@ -202,24 +203,24 @@ def _print(answer: _Answer, titled: bool, first: int) -> None:
     if not len(hits):
         console.print("nothing found")
         return
-    own = any(hit.path is not None and hit.path != hit.id for hit in hits)
-    table = show.listing("", "distance", "region", *(("id",) if own else ()), "image")
+    with_ids = any(hit.path is not None and hit.path != hit.id for hit in hits)
+    table = show.listing("", "distance", "region", *(("id",) if with_ids else ()), "image")
     for place, hit in enumerate(hits, first):
         name = escape(str(hit.id))
         path = "" if hit.path is None else escape(hit.path)
-        shown = (name, path) if own else (path or name,)
-        table.add_row(str(place), str(hit.distance), hit.region, *shown)
+        cells = (name, path) if with_ids else (path or name,)
+        table.add_row(str(place), str(hit.distance), hit.region, *cells)
     console.print(table)
     limit = "" if hits.limited_by is None else f" (stopped by --{hits.limited_by})"
     console.print(f"[dim]{hits.effort()}{limit.replace('_', '-')}[/]")
 
 
 def _check_picture(out: Path) -> None:
-    """Refuses a suffix that Pillow cannot write, before anything is searched."""
+    """Raises ValueError, before the search starts, for a suffix that Pillow cannot write."""
     from PIL import Image
 
     if Image.registered_extensions().get(out.suffix.lower()) not in Image.SAVE:
-        raise ValueError(f"--out {out}: a picture is written as .png, .jpg, .webp …")
+        raise ValueError(f"--out {out}: the file name must end in .png, .jpg, .webp …")
 
 
 def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> None:

@@ -1,5 +1,5 @@
-"""`--set name=value`: settings of the method or, with a prefix, of the agent, the training of the
-backbone, or the labels that `--crop-labels` and `--unsupervised` make.
+"""`--set name=value` changes a setting of the method or, with a prefix, of the agent, the training
+of the backbone, or the labels that `--crop-labels` and `--unsupervised` make.
 
 Names, types and defaults come from the dataclasses of the settings.
 """
@@ -52,12 +52,12 @@ def read_changes(
                 f"--set {text}: labels that come with the images have no settings; --crop-labels "
                 "and --unsupervised make some that do"
             )
-        known = groups[prefix].names()
-        if name not in known:
-            whose = f"the {prefix}" if prefix else method
+        names = groups[prefix].names()
+        if name not in names:
+            owner = f"the {prefix}" if prefix else method
             raise ValueError(
-                f"--set {text}: {whose} has no setting {name!r}: there are "
-                f"{', '.join(known) or 'none'}{_suggestion(groups, prefix, name)}"
+                f"--set {text}: {owner} has no setting {name!r}: there are "
+                f"{', '.join(names) or 'none'}{_suggestion(groups, prefix, name)}"
             )
         changes[prefix][name] = getattr(groups[prefix].updated({name: value.strip()}), name)
     return changes

@@ -1,4 +1,4 @@
-"""Results as people read them: tables and lines on stdout."""
+"""Prints results for people: tables and lines on stdout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG_WIDTH = 10_000  # of tables with paths, which must not be wrapped
 
 
 def output(width: int = PLAIN_WIDTH) -> Console:
-    """Stdout, for results: as wide as the terminal, or `width` if there is none."""
+    """A console on stdout, as wide as the terminal, or `width` if there is none."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=width)
 
@@ -118,7 +118,7 @@ def ways_table(results: Mapping[str, Evaluation]) -> Table:
 
 
 def classes_table(results: Mapping[str, Evaluation]) -> Table:
-    """One row per class, over the queries that show it: the base method and MCH side by side."""
+    """One row per class, over the queries that have it: the base method and MCH side by side."""
     ways = [way for way in ("base", "mch") if way in results]
     reach = within(results["base"].radius)
     figures = {"mAP": "map", f"R@{reach}": "r0", f"P@{reach}": "p0"}

@@ -1,4 +1,4 @@
-"""`mch train`: trains a model on a data set and evaluates it."""
+"""`mch train`: train a model on a data set and evaluate it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 METHODS = ("lsh", "itq", "pca", "ksh", "hashnet", "adsh", "dch", "mmhh")
 BACKBONES = ("efficientnet-lite0", "alexnet", "small")
 METHOD = "dch"
-UNSUPERVISED_METHOD = "hashnet"  # ranks best if similarities are guessed
+UNSUPERVISED_METHOD = "hashnet"  # ranks best if there are no labels
 SPLIT, CURVE = "split.json", "learning-curve"
 
 
@@ -260,7 +260,7 @@ def train(
 
 
 def _open(data: str, seed: int, split: Path | None, unsupervised: bool) -> Dataset:
-    """The data set, which must have labels unless the training needs none."""
+    """Opens the data set, which must have labels unless the training is unsupervised."""
     spec = without_labels(data)
     if unsupervised:
         return open_data(spec, seed, split)
@@ -297,7 +297,7 @@ def _evaluated(
 ) -> tuple[dict[str, Evaluation] | None, str]:
     """Results of the base method and MCH, and a note on the data or on why there are none.
 
-    The model is already saved, so data that cannot be evaluated is no error.
+    The model is already saved, so data that cannot be evaluated is not an error.
     """
     from mchindex.training import encode_dataset, measure
 

@@ -15,31 +15,31 @@ from mchindex.cli.options import INDEX_PATH, AsJson, Index, Wait, check_index
 def verify(index: Index = INDEX_PATH, wait: Wait = 10.0, as_json: AsJson = False) -> int:
     """Check an index for damage: its records, codes, snapshot and model.
 
-    Everything is read, nothing is changed. Exit code 1: there are problems. To rescue what can
-    still be read of a damaged index, run [bold]mch export[/].
+    Everything is read and nothing is changed. Exit code 1: there are problems. To rescue what
+    can still be read of a damaged index, run [bold]mch export[/].
 
     Examples:
       mch verify
       mch verify --index scans.mch --json | jq -r '.problems[]'
     """
     check_index(index)
-    from mchindex.index.verify import verify as verified
+    from mchindex.index.verify import verify as verify_index
 
-    found = verified(index, wait=wait)
+    report = verify_index(index, wait=wait)
     if as_json:
-        typer.echo(json.dumps(asdict(found), ensure_ascii=False))
-        return INCOMPLETE if found.problems else FINE
+        typer.echo(json.dumps(asdict(report), ensure_ascii=False))
+        return INCOMPLETE if report.problems else FINE
     from rich.markup import escape
 
     console = show.output(show.LONG_WIDTH)
-    for problem in found.problems:
+    for problem in report.problems:
         console.print(f"[red]problem:[/] {escape(problem)}", soft_wrap=True)
-    for note in found.notes:
+    for note in report.notes:
         console.print(f"[dim]note:[/] {escape(note)}", soft_wrap=True)
-    what = f"{show.number(found.images, 'image')} with {show.number(found.codes, 'code')}"
-    if found.problems:
+    what = f"{show.number(report.images, 'image')} with {show.number(report.codes, 'code')}"
+    if report.problems:
         console.print(
-            f"[red]{show.number(len(found.problems), 'problem')}[/]; {what} are intact: "
+            f"[red]{show.number(len(report.problems), 'problem')}[/]; {what} are intact: "
             "mch export rescues them",
             soft_wrap=True,
         )

@@ -1,4 +1,4 @@
-"""The index: images in, hits out, nothing lost."""
+"""The index: `MCHIndex`, and `Stored`, an image in it."""
 
 from mchindex.index.facade import MCHIndex, Stored
 

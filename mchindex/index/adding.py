@@ -1,4 +1,4 @@
-"""Adding images: looked up, decoded, encoded and stored, one batch at a time."""
+"""Adds images to an index: looks them up, decodes, encodes and stores them, in batches."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mchindex.storage.store import Store
 if TYPE_CHECKING:
     from mchindex.models import MCHModel
 
-BATCH = 256  # images written at a time, at most
-PATIENCE = 2.0  # seconds after which fewer are written
-LOOKED_UP = 64  # images that the store is asked about at a time
+BATCH = 256  # images per commit, at most
+PATIENCE = 2.0  # seconds after which a smaller batch is committed
+LOOKED_UP = 64  # images looked up in the store at a time
 T = TypeVar("T")
 
 
@@ -43,8 +43,8 @@ class Failure:
 
 @dataclass
 class Added(Sequence[Id]):
-    """What `add` did. As a sequence: the ids of all given images that are in the index now, in the
-    order in which they were given."""
+    """The result of `add`. As a sequence, it holds the ids of the given images that are now in the
+    index, in the order in which they were given."""
 
     added: list[Id] = field(default_factory=list)
     replaced: list[Id] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Added(Sequence[Id]):
 
 @dataclass(frozen=True)
 class Commit(Step):
-    """A step of `add`. The images that it reports are on disk."""
+    """A step of `add`. The images it reports are on disk."""
 
     ids: Sequence[Id] = ()  # stored since the last step
     failed: Sequence[Failure] = ()  # since the last step
@@ -95,7 +95,7 @@ class Adding:
     def __init__(
         self, store: Store, table: LiveTable, model: MCHModel, batch: int, update: bool
     ) -> None:
-        """`update` encodes unchanged images too, and fails for images that are not there."""
+        """With `update`, unchanged images are encoded too, and ids that are not stored fail."""
         self._store, self._table, self._model = store, table, model
         self._batch, self._update = batch, update
         self._boxes = model.layout.array()
@@ -104,7 +104,7 @@ class Adding:
     def run(
         self, items: Iterator[Item], total: int | None, result: Added, progress: OnCommit
     ) -> None:
-        """Adds the items and notes in `result` what became of each."""
+        """Adds the items and records the outcome of each in `result`."""
         began = time.monotonic()
         done = 0
         for batch, features in self._batches(items):
@@ -116,7 +116,7 @@ class Adding:
             progress(Commit("adding", 0, total, {}, "images"))
 
     def _looked_up(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The items with what the store knows of them; asks for many at a time."""
+        """Yields the items with `known` set; looks up many at a time."""
         numbers: Iterator[int] | None = None
         for group in groups(items, LOOKED_UP):
             for item in group:
@@ -143,20 +143,20 @@ class Adding:
     def _batches(
         self, items: Iterator[Item]
     ) -> Iterator[tuple[list[Item], list[NDArray[np.float16]]]]:
-        """Items in the order in which they came, and the features of those that were decoded."""
+        """Yields batches of items in their order, and the features of those that were decoded."""
         batch: list[Item] = []
         features: list[NDArray[np.float16]] = []
         last = time.monotonic()
         stream = self._model.extractor.stream(
             self._looked_up(items), self._decode, len(self._boxes)
         )
-        # Closed whatever happens: its threads must not outlive an exception.
-        with contextlib.closing(stream) as parts:  # type: ignore[type-var]
-            for part in parts:
-                for item, loaded in zip(part.sources, part.loaded, strict=True):
+        # Always closed: its threads must not outlive an exception.
+        with contextlib.closing(stream) as chunks:  # type: ignore[type-var]
+            for chunk in chunks:
+                for item, loaded in zip(chunk.sources, chunk.loaded, strict=True):
                     item.source, item.decoded = None, loaded  # frees the picture
                     batch.append(item)
-                features.append(part.features)
+                features.append(chunk.features)
                 if len(batch) >= self._batch or time.monotonic() - last > PATIENCE:
                     yield batch, features
                     batch, features, last = [], [], time.monotonic()
@@ -167,7 +167,7 @@ class Adding:
         self, batch: Sequence[Item], features: Sequence[NDArray[np.float16]], result: Added
     ) -> tuple[list[Id], list[Failure]]:
         """Commits a batch; returns what was stored and what failed."""
-        # All codes of a batch at once: many small calls of torch slow the backbone down.
+        # One call for the whole batch: many small calls to torch slow down the backbone.
         codes = iter(self._encoded(features))
         rows: list[Row] = []
         failed: list[Failure] = []
@@ -214,7 +214,7 @@ class Adding:
 
 def _row(item: Item, codes: bytes) -> Row:
     assert item.id is not None
-    # A file that has changed keeps its metadata, unless new metadata are given.
+    # A changed file keeps its metadata unless new metadata is given.
     old = item.known.metadata if item.known is not None and item.metadata is None else None
     return Row(
         item.id, codes, item.path, item.size, item.time, item.hash, item.width, item.height,
@@ -223,7 +223,7 @@ def _row(item: Item, codes: bytes) -> Row:
 
 
 def _touched(item: Item, known: Known) -> dict[str, Any]:
-    """What is new about an image whose codes stay."""
+    """The columns that change for an image whose codes stay the same."""
     new: dict[str, Any] = {}
     if item.time is not None and (item.size, item.time) != (known.size, known.time):
         new |= {"size": item.size, "time": item.time}
@@ -233,18 +233,18 @@ def _touched(item: Item, known: Known) -> dict[str, Any]:
 
 
 def groups(items: Iterator[T], size: int) -> Iterator[list[T]]:
-    """`size` items at a time."""
+    """Yields lists of `size` items; the last one may be shorter."""
     while group := list(itertools.islice(items, size)):
         yield group
 
 
 def metadata_json(metadata: Metadata | None) -> str | None:
-    """Metadata as they are stored."""
+    """Metadata as JSON text, the form in which it is stored."""
     if metadata is None:
         return None
     try:
         text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"metadata must be what JSON can hold: {error}") from None
+        raise ValueError(f"metadata cannot be stored as JSON: {error}") from None
     return text

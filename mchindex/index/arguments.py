@@ -15,8 +15,8 @@ from mchindex.storage.records import Id
 
 EachMetadata = Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata | None]
 Filter = Mapping[str, Any]
-# For the type checker. The shape of an array is often not known: an array of pixels then counts as
-# one image, and an array of codes as several.
+# For the type checker. Where the shape of an array is not known, an array of pixels counts as one
+# image, and an array of codes as several codes.
 OneImage = (
     str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | Tensor
     | np.ndarray[tuple[int, int, int], np.dtype[Any]] | np.ndarray[tuple[int, int], np.dtype[Any]]

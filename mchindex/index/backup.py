@@ -1,4 +1,4 @@
-"""A copy of an index, taken while it is in use."""
+"""Copies an index while it is in use."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ MODEL_FOLDER = "model"  # in the index's folder, unless the model ships with mch
 
 
 def back_up(store: Store, target: Path, model: MCHModel | None = None) -> None:
-    """Copies the store, its model and its snapshot to a new folder, which appears complete.
+    """Copies the store, its model and its snapshot to a new folder, which appears when complete.
 
-    `model` is the model of an index in memory.
+    `model` is the model of an index in memory, which has no model folder to copy.
     """
     if target.exists():
-        raise FileExistsError(f"{target} exists: give a new folder")
+        raise FileExistsError(f"{target} already exists: choose a new folder")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as own:
-        new = Path(own) / "index"
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as parent:
+        new = Path(parent) / "index"
         new.mkdir()
         store.copy_to(new / FILE)
         if store.folder is not None and (store.folder / MODEL_FOLDER).is_dir():
@@ -45,8 +45,8 @@ def back_up(store: Store, target: Path, model: MCHModel | None = None) -> None:
 
 
 def _copy_snapshot(store: Store, new: Path) -> None:
-    """Copies the snapshot that the copy names. A writer may have replaced it in the meantime: then
-    the copy forgets it, and opening it takes longer."""
+    """Copies the snapshot that the copied store refers to. If a writer has replaced it in the
+    meantime, the copy has no snapshot and takes longer to open."""
     with contextlib.closing(Store(new)) as copy:
         facts = copy.get("snapshot")
         if facts is None or store.folder is None:

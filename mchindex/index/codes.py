@@ -1,4 +1,4 @@
-"""Images that come as codes: checked, and turned into the rows that the store keeps."""
+"""Checks the codes given to `MCHIndex.add_codes` and turns them into rows of the store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _checked_codes(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
     array = np.asarray(codes)
     if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != bits // 8:
         raise ValueError(
-            f"codes are uint8 of shape (n, {bits // 8}), as np.packbits packs {bits} bits, "
+            f"codes must be uint8 of shape (n, {bits // 8}), as np.packbits packs {bits} bits, "
             f"not {array.dtype} of shape {array.shape}"
         )
     return array
@@ -55,14 +55,14 @@ def _checked_codes(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
 def _checked_regions(regions: ArrayLike, codes: int) -> NDArray[Any]:
     numbers = np.asarray(regions)
     if numbers.shape != (codes,) or numbers.dtype.kind not in "iu":
-        raise ValueError(f"regions are {codes} integers, one per code")
+        raise ValueError(f"regions must be {codes} integers, one per code")
     if numbers.size and (numbers.min() < 0 or numbers.max() > 0xFF):
-        raise ValueError("regions are numbered 0 to 255")
+        raise ValueError("region numbers must be between 0 and 255")
     return numbers
 
 
 def _distinct(ids: Any) -> tuple[list[Id], NDArray[np.int64]]:
-    """The distinct ids in order of first appearance, and for each row which of them it has."""
+    """The distinct ids in order of first appearance, and the position of each row's id in them."""
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1:
         names, first, owners = np.unique(ids, return_index=True, return_inverse=True)
         rank = np.empty(len(names), np.int64)
@@ -72,7 +72,7 @@ def _distinct(ids: Any) -> tuple[list[Id], NDArray[np.int64]]:
             check_id(names[-1])  # the largest
         return names[order].tolist(), rank[owners.reshape(-1)]
     if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1:
-        raise TypeError("ids are given one per code, in a list or an array")
+        raise TypeError("ids must be a list or a one-dimensional array, one per code")
     place: dict[Id, int] = {}
     owners = np.array([place.setdefault(check_id(i), len(place)) for i in ids], np.int64)
     return list(place), owners

@@ -1,7 +1,8 @@
-"""An index as a file of JSON lines, which other programs can read and another index can import.
+"""Exports an index to a file of JSON lines, which other programs and other indexes can read.
 
 The first line, the header, says what the codes are. Each line after it is an image. The last line
-has the number of images, so that a truncated file is noticed. Only one line at a time is in memory.
+has the number of images, so that a truncated file is detected. Only one line at a time is held in
+memory.
 """
 
 from __future__ import annotations
@@ -55,13 +56,15 @@ class Header:
 
 @dataclass(frozen=True)
 class Exported:
+    """The result of `export_index`."""
+
     images: int
     lost: int  # images that could not be read
     header: Header
 
 
 def export_index(folder: str | os.PathLike[str], out: IO[bytes]) -> Exported:
-    """Writes all images of an index, as of one moment; of a damaged index, what can be read."""
+    """Writes all images of an index as of one moment, or what can be read if it is damaged."""
     with closing(Store.existing(folder)) as store, store.one_state():
         header = _header(store)
         out.write(_line(header.to_json()))
@@ -82,7 +85,7 @@ def created(file: str | os.PathLike[str], overwrite: bool = False) -> Iterator[I
     """A file for an export, compressed if its name ends in .gz. It appears when it is complete."""
     path = Path(file)
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists")
+        raise FileExistsError(f"{path} already exists")
     with replacing(path) as raw:
         if path.suffix.lower() == ".gz":
             # Without name and time, so that the same index gives the same file.
@@ -93,7 +96,7 @@ def created(file: str | os.PathLike[str], overwrite: bool = False) -> Iterator[I
 
 
 def _header(store: Store) -> Header:
-    """What the index says of itself or, if that is damaged, what its model says."""
+    """The header from what the index records about itself or, if that is damaged, its model."""
     try:
         facts = store.get("model")
     except StoreError:
@@ -116,9 +119,10 @@ def _rescued_header(store: Store) -> Header:
 
 
 def _guessed_bits(store: Store) -> int:
-    """The smallest width that makes sense of all codes.
+    """The smallest code width for which the records of a sample look valid.
 
-    A wrong width reads bits of codes as regions and probabilities, and few of these look right.
+    With a wrong width, bits of codes are read as regions and probabilities, and most of these are
+    out of range.
     """
     blobs = [r.codes[:-4] for r in itertools.islice(store.salvage(), SAMPLE) if r is not None]
     for bits in range(8, 257, 8) if blobs else ():
@@ -165,7 +169,10 @@ def _line(record: dict[str, Any]) -> bytes:
 
 
 def _lost(store: Store, images: int, unreadable: int) -> int:
-    """A damaged page hides how many rows it held, but the store knows how many there should be."""
+    """The number of images that could not be read.
+
+    A damaged page may hide how many rows it held, but the store counts its images.
+    """
     try:
         missing = len(store) - images
     except StoreError:

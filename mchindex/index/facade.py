@@ -1,4 +1,4 @@
-"""MCHIndex: images in, hits out, nothing lost."""
+"""MCHIndex, the public interface of an index."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from mchindex.storage.store import Store
 if TYPE_CHECKING:
     from mchindex.models import MCHModel
 
-BULK = 50_000  # images written at a time when they come as codes
-RECORDS = 5_000  # and when they come as complete records
+BULK = 50_000  # images per commit in `add_codes`
+RECORDS = 5_000  # images per commit in `add_records`
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Stored:
 
 
 class MCHIndex:
-    """Images stored under several codes each, and found by any of them.
+    """An index of images. Each image is stored under several codes and is found by any of them.
 
-    `MCHIndex.open(path)` keeps them on disk, `MCHIndex(model)` in memory. Any number of processes
-    and threads may search while one adds.
+    `MCHIndex.open(path)` keeps the index on disk, `MCHIndex(model)` in memory. Any number of
+    processes and threads may search while one adds.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class MCHIndex:
         wait: float = 0.0,
         device: str | None = None,
     ) -> None:
-        """An index in memory. Without a model, `bits` is the width of your own codes."""
+        """Creates an index in memory. With `bits` and no model, it takes your own codes."""
         self._store = Store(None) if _store is None else _store
         self.wait = wait
         self._closed = False
@@ -90,12 +90,12 @@ class MCHIndex:
         wait: float = 0.0,
         device: str | None = None,
     ) -> MCHIndex:
-        """The index in the folder `path`, created if it is missing and `create` allows it.
+        """Opens the index in the folder `path`, or creates it if `create` is true.
 
-        `model` is the name of a model that ships, a model's folder or a model. None: an existing
-        index knows its own, and a new one gets coco-64. A new index with `bits` and no model takes
-        your own codes. `wait`: seconds to wait for another process that is writing, before
-        StoreBusyError.
+        `model` is the name of a shipped model, the folder of a model, or a model. By default, an
+        existing index uses the model that filled it, and a new one uses coco-64. A new index with
+        `bits` and no model takes your own codes. `wait` is how many seconds to wait for another
+        process that is writing before StoreBusyError is raised.
         """
         folder = Path(path)
         if not create and not Store.exists(folder):
@@ -119,7 +119,7 @@ class MCHIndex:
 
     @property
     def layout(self) -> Layout | None:
-        """The regions that codes are of; None for your own codes."""
+        """The regions of an image that may have codes; None for your own codes."""
         return self.identity.layout
 
     @property
@@ -128,7 +128,7 @@ class MCHIndex:
         return self._store.folder
 
     def refresh(self) -> None:
-        """Takes in what other processes have committed. Every search does this by itself."""
+        """Picks up what other processes have committed. Every search does this automatically."""
         self._live.refresh()
 
     # Adding and removing.
@@ -145,17 +145,17 @@ class MCHIndex:
         """Adds images: files, folders, patterns, file objects, Pillow images, arrays, tensors, or
         any iterable of these.
 
-        `ids`: one per image, text or integers. Without ids, files go by their absolute paths, and
-        pictures in memory are numbered. An image whose id is already there is replaced if it has
-        changed.
-        `metadata`: a mapping for all, an iterable with one per image, or a function of the path (or
-        the id).
-        `progress`: a function that is called with a `Commit` after each commit. True and False show
-        a bar or do not; None shows one on a terminal.
+        `ids`: one per image, text or integers. By default, the id of a file is its absolute path,
+        and pictures in memory are numbered. An image whose id is already in the index is replaced
+        if it has changed.
+        `metadata`: one mapping for all images, an iterable with one mapping per image, or a
+        function of the path (of the id, for a picture in memory).
+        `progress`: a function that is called with a `Commit` after each commit, or whether to show
+        a progress bar. None shows one on a terminal.
 
-        A single image that cannot be read raises ImageError; among several, `failed` of the result
-        says what could not be read. What a commit has stored survives a crash. To continue an
-        interrupted `add`, run it again.
+        A single image that cannot be read raises ImageError. Of several images, those that cannot
+        be read are listed in the result's `failed`. Committed images survive a crash. To continue
+        an interrupted `add`, run it again.
         """
         return self._add(images, ids, metadata, progress, batch, update=False)
 
@@ -168,7 +168,7 @@ class MCHIndex:
         progress: bool | OnCommit | None = None,
         batch: int = BATCH,
     ) -> Added:
-        """Like `add`, but encodes every image again, and fails for ids that are not there."""
+        """Like `add`, but encodes unchanged images again, and fails for ids not in the index."""
         return self._add(images, ids, metadata, progress, batch, update=True)
 
     def _add(
@@ -181,7 +181,7 @@ class MCHIndex:
         update: bool,
     ) -> Added:
         if batch < 1:
-            raise ValueError(f"a batch has at least 1 image, not {batch}")
+            raise ValueError(f"batch must be at least 1, not {batch}")
         result = Added()
         with self._live.writing(self.wait):
             items, total = to_items(images, ids, metadata, result.ignored)
@@ -200,38 +200,38 @@ class MCHIndex:
         *,
         metadata: Sequence[Metadata | None] | None = None,
     ) -> int:
-        """Adds images by your own codes: ids (n,), codes (n, bits // 8) as np.packbits packs them.
+        """Adds images with your own codes: ids (n,), codes (n, bits // 8) as np.packbits makes.
 
-        The same id in several rows is one image with several codes; `regions` (n,) numbers them. An
-        image that is already there is replaced. `metadata` has one entry per distinct id, in order
-        of first appearance. Returns the number of images.
+        Rows with the same id are one image with several codes; `regions` (n,) numbers them. An
+        image that is already in the index is replaced. `metadata` has one entry per distinct id, in
+        order of first appearance. Returns the number of images.
         """
         with self._live.writing(self.wait):
             rows = rows_of_codes(ids, codes, regions, metadata, self.bits)
-            for part in groups(iter(rows), BULK):
-                self._live.insert(part)
+            for group in groups(iter(rows), BULK):
+                self._live.insert(group)
         return len(rows)
 
     def add_records(self, rows: Iterable[Row]) -> tuple[int, int]:
         """Stores records of another index; returns how many images were added and replaced.
 
-        The caller makes sure that their codes are from the same model.
+        The caller ensures that their codes come from the same model.
         """
         added = replaced = 0
         with self._live.writing(self.wait):
-            for part in groups(iter(rows), RECORDS):
-                before = len(self._live.insert(part))
-                added += len({row.id for row in part}) - before
+            for group in groups(iter(rows), RECORDS):
+                before = len(self._live.insert(group))
+                added += len({row.id for row in group}) - before
                 replaced += before
         return added, replaced
 
     def remove(self, ids: Id | Iterable[Id] | None = None, *, filter: Filter | None = None) -> int:
-        """Removes images by ids, or all that match a filter; returns how many were removed."""
+        """Removes images by id, or all that match a filter; returns how many were removed."""
         if (ids is None) == (filter is None):
             raise TypeError("remove takes ids or a filter")
         if filter is not None:
             if not filter:
-                raise ValueError("an empty filter matches every image: pass the ids to remove all")
+                raise ValueError("an empty filter matches every image: to remove all, pass the ids")
             with self._live.writing(self.wait):
                 return self._live.remove(self._store.ids(self._searcher.matching(filter).tolist()))
         single = isinstance(ids, (str, int, np.integer, os.PathLike))
@@ -296,13 +296,13 @@ class MCHIndex:
         hits; `region` is then the name of one of its regions that has a code ("top-left").
 
         `offset` skips hits: `offset=10` gives the second page of ten.
-        `max_radius` bounds the distance, `max_buckets` the effort; where a limit may have kept
-        images out, `exact` is False and `limited_by` names it.
+        `max_radius` limits the distance and `max_buckets` the work. If a limit may have kept images
+        out, `exact` is False and `limited_by` names the limit.
         `filter` compares metadata: {"album": "2024", "year": {">=": 2020}, "camera.model": "X100"};
-        a list of values means any of them. `allowed`: only these ids.
+        a list of values means any of them. `allowed` restricts the search to these ids.
         """
         if (query is None) == (id is None):
-            raise TypeError("search takes a query or the id of an image in the index")
+            raise TypeError("search takes either a query or the id of an image in the index")
         if id is not None:
             code, name = self._searcher.code_of(id, region)
             return self._searcher.search(code, k, leave_out=name, **limits)[0]
@@ -323,16 +323,16 @@ class MCHIndex:
     ) -> Hits:
         """All images within a Hamming radius (inclusive) of an image, nearest first."""
         if (query is None) == (id is None):
-            raise TypeError("within takes a query or the id of an image in the index")
+            raise TypeError("within takes either a query or the id of an image in the index")
         if radius < 0:
-            raise ValueError(f"a radius is at least 0, not {radius}")
+            raise ValueError(f"radius must be at least 0, not {radius}")
         leave_out = None
         if id is not None:
             codes, leave_out = self._searcher.code_of(id, region)
         else:
             codes, single = self._query_codes(query, region)
             if not single:
-                raise TypeError("within takes one query: call it for each of several")
+                raise TypeError("within takes one query: call it once per query")
         return self._searcher.within(
             codes, radius, filter=filter, allowed=allowed, threads=threads, leave_out=leave_out
         )
@@ -357,20 +357,20 @@ class MCHIndex:
         return answers[0] if array.ndim == 1 else answers
 
     def _query_codes(self, query: Any, region: Any) -> tuple[NDArray[np.uint8], bool]:
-        """The codes of one or several queries, and whether it was one."""
+        """The codes of one or several queries, and whether a single query was given."""
         if isinstance(region, str):
-            raise TypeError("a region of a query is a box (x0, y0, x1, y1) in pixels")
+            raise TypeError("the region of a query must be a box (x0, y0, x1, y1) in pixels")
         single = one_image(query)
         return self.model.encode_query([query] if single else query, region), single
 
-    # What is in it.
+    # Contents.
 
     def count(self, filter: Filter | None = None) -> int:
-        """The number of images, all or those that match a filter."""
+        """The number of images, or of those that match a filter."""
         return len(self) if filter is None else len(self._searcher.matching(filter))
 
     def ids(self, filter: Filter | None = None) -> list[Id]:
-        """The ids of the images, all or those that match a filter, oldest first."""
+        """The ids of all images, or of those that match a filter, oldest first."""
         if filter is None:
             return list(self)
         with self._store.one_state():
@@ -416,7 +416,7 @@ class MCHIndex:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Figures about the index."""
+        """The numbers of images, codes and buckets, the space they take, and the model."""
         table, identity = self._live.current, self.identity
         images, codes = len(table), table.n_codes
         return {
@@ -436,15 +436,15 @@ class MCHIndex:
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Writes a copy of the index, as of one moment, to a new folder.
 
-        Others may search and add meanwhile. An index in memory is written to disk.
+        Others may search and add meanwhile. An index in memory can be saved this way.
         """
-        own = self.model if self.identity.has_model and self.path is None else None
-        back_up(self._store, Path(path), own)
+        model = self.model if self.identity.has_model and self.path is None else None
+        back_up(self._store, Path(path), model)
 
     def close(self) -> None:
-        """Frees files and memory. Whatever was added is already on disk.
+        """Frees files and memory. Everything that was added is already on disk.
 
-        Hits stay usable: the records of answers that are still in use are read first.
+        Hits stay usable: the records of answers that are still referenced are read first.
         """
         if not self._closed:
             self._searcher.close()
@@ -466,14 +466,14 @@ class MCHIndex:
 
 
 def _is_one_picture(images: Any) -> bool:
-    """Whether `add` was given one picture, rather than a folder, a pattern or several."""
+    """Whether the `images` given to `add` are one picture, not a folder, a pattern or several."""
     if isinstance(images, (str, os.PathLike)):
         return not os.path.isdir(images) and not glob.has_magic(os.fspath(images))
     return one_image(images)
 
 
 def _is_gone(path: str) -> bool:
-    """Whether a file surely does not exist, rather than being out of reach."""
+    """Whether a file does not exist. A file that cannot be reached may still exist."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -44,7 +44,9 @@ class Filling:
         facts = self._store.get("model")
         if facts is None:
             if self._store.get("uuid") is None or len(self._store):
-                raise StoreDamagedError(f"{self._store.name} is damaged: it names no model")
+                raise StoreDamagedError(
+                    f"{self._store.name} is damaged: it does not say which model filled it"
+                )
             with self._store.writer(max(self._wait, 10.0)):
                 facts = self._store.get("model")  # another process may have been first
                 if facts is None:
@@ -55,7 +57,7 @@ class Filling:
         identity = Identity.from_json(facts)
         if bits is not None and bits != identity.bits:
             raise ModelMismatchError(
-                f"{self._store.name} holds codes of {identity.bits} bits, not of {bits}"
+                f"{self._store.name} holds codes of {identity.bits} bits, not {bits}"
             )
         if model is not None:
             self._use(model, identity)
@@ -80,7 +82,7 @@ class Filling:
         return MCHModel.load(model, device=self._device)
 
     def _keep_model(self) -> None:
-        """Copies a model that does not ship, so that the index needs nothing outside of it."""
+        """Copies a model that does not ship into the index, which then needs no other files."""
         folder = self._store.folder
         if folder is None or self._model is None:
             return

@@ -1,4 +1,4 @@
-"""Hits as a picture: the query on the left, its hits in a grid on the right."""
+"""Draws hits as a picture: the query on the left, its hits in a grid on the right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mchindex.index.results import Hit
 from mchindex.regions import Box, PixelBox, in_fractions
 
 PAPER, EMPTY, INK, FAINT = "white", "#e4e4e4", "#1a1a1a", "#6b6b6b"
-FRAME, SHADE = "#ff8c1a", "#1a1a1a"  # a light and a dark line: one of them shows on any picture
+FRAME, SHADE = "#ff8c1a", "#1a1a1a"  # a light and a dark line: one is visible on any picture
 MISSING = "no picture"
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -53,11 +53,11 @@ def draw_grid(
 def draw_tiles(
     query: Tile, tiles: Sequence[Tile], columns: int = 5, tile: int = 180
 ) -> Image.Image:
-    """Draws the same grid from pictures that are already open."""
+    """Like `draw_grid`, for pictures that are already open."""
     if columns < 1:
-        raise ValueError(f"a grid has at least one column, not {columns}")
+        raise ValueError(f"columns must be at least 1, not {columns}")
     if tile < 32:
-        raise ValueError(f"a tile has at least 32 pixels per side, not {tile}")
+        raise ValueError(f"tile must be at least 32 pixels, not {tile}")
     size = max(11, tile // 12)
     font = ImageFont.load_default(size)
     gap, line = max(8, tile // 15), round(size * 1.35)
@@ -74,9 +74,9 @@ def draw_tiles(
     if tiles:
         rule = left - gap - gap // 2
         ImageDraw.Draw(paper).line([(rule, gap), (rule, height - gap)], EMPTY, 2)
-    for place, one in enumerate(tiles):
+    for place, hit in enumerate(tiles):
         corner = left + place % columns * (tile + gap), gap + place // columns * step
-        _draw_tile(paper, one, corner, tile, font, line)
+        _draw_tile(paper, hit, corner, tile, font, line)
     return paper
 
 
@@ -105,7 +105,7 @@ def _hit_tile(hit: Hit, side: int) -> Tile:
 def _draw_tile(
     paper: Image.Image, tile: Tile, corner: tuple[int, int], side: int, font: Font, line: int
 ) -> None:
-    """Draws a tile whose top left corner is given. `line` is the height of a line of text."""
+    """Draws a tile with its top left corner at `corner`. `line` is the height of a text line."""
     draw, (left, top) = ImageDraw.Draw(paper), corner
     if tile.image is None:
         draw.rectangle((left, top, left + side - 1, top + side - 1), EMPTY)
@@ -127,7 +127,7 @@ def _draw_tile(
 def _draw_frame(
     draw: ImageDraw.ImageDraw, box: Box, x: int, y: int, width: int, height: int, thick: int
 ) -> None:
-    """Frames a box inwards, to stay within the picture."""
+    """Draws a frame just inside the edges of a box, so that it stays within the picture."""
     x0, x1 = x + round(box[0] * width), x + round(box[2] * width) - 1
     y0, y1 = y + round(box[1] * height), y + round(box[3] * height) - 1
     if x1 - x0 < 2 * thick + 4 or y1 - y0 < 2 * thick + 4:

@@ -1,4 +1,4 @@
-"""What the codes of an index are: how wide, from which model, of which regions."""
+"""What defines the codes of an index: their width, their model and their regions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Identity:
-    """Codes of two indexes can be compared if their identities are equal."""
+    """What defines the codes of an index. Codes with equal identities can be compared."""
 
     bits: int
-    fingerprint: str | None = None  # of the model; None: codes that the user brought
-    name: str | None = None  # what people call the model
+    fingerprint: str | None = None  # of the model; None for your own codes
+    name: str | None = None  # of the model, if it has one
     regions: tuple[str, ...] = ()
     boxes: tuple[Box, ...] = ()
 
@@ -32,20 +32,20 @@ class Identity:
 
     @classmethod
     def of_codes(cls, bits: int) -> Identity:
-        """Codes that the user brings. Raises ValueError for a width that is not possible."""
+        """The identity of your own codes. Raises ValueError if `bits` is not supported."""
         BucketTable(bits)
         return cls(bits)
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Identity:
-        """Raises KeyError, TypeError or ValueError if the facts are not an identity's."""
+        """Reads what `to_json` wrote. Raises KeyError, TypeError or ValueError if it is invalid."""
         boxes = []
         for box in facts["boxes"]:
             x0, y0, x1, y1 = map(float, box)
             boxes.append((x0, y0, x1, y1))
         regions = tuple(map(str, facts["names"]))
         if len(regions) != len(boxes) or facts["bits"] not in range(8, 257, 8):
-            raise ValueError("an identity has one box per region, and codes of 8 to 256 bits")
+            raise ValueError("an identity needs one box per region, and codes of 8 to 256 bits")
         return cls(facts["bits"], facts["fingerprint"], facts["name"], regions, tuple(boxes))
 
     def to_json(self) -> dict[str, Any]:
@@ -63,15 +63,15 @@ class Identity:
 
     @property
     def title(self) -> str:
-        """The model as an error message names it."""
+        """The model as error messages name it."""
         if self.fingerprint is None:
-            return "no model, but your own codes"
-        known = f" ({self.fingerprint})"
-        return f"the model {self.name}{known}" if self.name else f"another model{known}"
+            return "no model (it holds your own codes)"
+        suffix = f" ({self.fingerprint})"
+        return f"the model {self.name}{suffix}" if self.name else f"another model{suffix}"
 
     @cached_property
     def layout(self) -> Layout | None:
-        """The regions that codes are of; None for the user's own codes."""
+        """The regions of an image that may have codes; None for your own codes."""
         return Layout(self.regions, self.boxes) if self.regions else None
 
     def region_name(self, region: int) -> str:
@@ -80,23 +80,23 @@ class Identity:
         return "whole" if region == 0 else f"region {region}"
 
     def region_box(self, region: int, width: int | None, height: int | None) -> PixelBox | None:
-        """A region in pixels of an image of this size; None where it is not known."""
+        """A region's box in an image of this size, in pixels; None if either is unknown."""
         if region >= len(self.boxes) or not width or not height:
             return None
         return in_pixels(self.boxes[region], width, height)
 
     def check_same(self, other: Identity, mine: str, theirs: str) -> None:
-        """Raises ModelMismatchError unless codes of `other` mean the same as codes of this one.
+        """Raises ModelMismatchError unless the codes of both can be compared.
 
         `mine` and `theirs` name the two in the message.
         """
         if self.bits != other.bits:
             raise ModelMismatchError(
-                f"{theirs} has codes of {other.bits} bits, and {mine} of {self.bits}"
+                f"{theirs} has codes of {other.bits} bits, but {mine} has codes of {self.bits}"
             )
         if self.fingerprint != other.fingerprint:
             raise ModelMismatchError(
-                f"{theirs} was filled by {other.title}, and {mine} by {self.title}"
+                f"{theirs} was filled by {other.title}, but {mine} by {self.title}"
             )
         if (self.regions, self.boxes) != (other.regions, other.boxes):
-            raise ModelMismatchError(f"{theirs} has other regions than {mine}")
+            raise ModelMismatchError(f"{theirs} and {mine} have different regions")

@@ -1,4 +1,4 @@
-"""An exported file taken into an index."""
+"""Imports an exported file into an index."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ from mchindex.progress import Progress, Step, silent
 from mchindex.storage.records import Id, Row
 from mchindex.storage.store import Store
 
-LONGEST = 1 << 26  # bytes of a line
-REGIONS = 256  # the most there can be, if the layout is not known
+LONGEST = 1 << 26  # bytes of a line, at most
+REGIONS = 256  # regions, at most, if the layout is not known
 _ENTRY = struct.Struct("<hf")  # what precedes a code in `code_type`
 _ZIPPED = b"\x1f\x8b"
 
 
 @dataclass
 class Imported:
+    """The result of `import_index`."""
+
     added: int = 0
     replaced: int = 0
-    refused: list[str] = field(default_factory=list)  # wrong lines, with `partial` only
+    refused: list[str] = field(default_factory=list)  # invalid lines, with `partial` only
     cut: bool = False  # the end was missing, with `partial` only
 
 
@@ -51,11 +53,11 @@ def import_index(
     device: str | None = None,
     progress: Progress = silent,
 ) -> Imported:
-    """Imports an export into an index, new or not; images that are already there are replaced.
+    """Imports an export into a new or existing index; images that are already there are replaced.
 
-    The whole file is read before anything is written: it must be complete, and from the model that
-    filled the index. `partial` takes what is intact of a file that is not complete. `model` is the
-    model of a new index; without it, the model is looked up by its fingerprint.
+    The whole file is read before anything is written: it must be complete, and its codes must come
+    from the model that filled the index. `partial` imports what is intact of an incomplete file.
+    `model` is the model of a new index; by default, the model is looked up by its fingerprint.
     """
     with _seekable(file) as (stream, name):
         reader = Reader(stream, name, partial)
@@ -81,7 +83,10 @@ def import_index(
 
 
 class Reader:
-    """An export, which can be read several times. Wrong lines raise; `partial` notes them."""
+    """Reads an export, any number of times.
+
+    An invalid line raises ExportError or, with `partial`, is recorded in `refused`.
+    """
 
     def __init__(self, stream: IO[bytes], name: str, partial: bool = False) -> None:
         self._stream, self._name, self._partial = stream, name, partial
@@ -95,14 +100,14 @@ class Reader:
         count, end = 0, None
         for number, line in itertools.islice(self._lines(), 1, None):
             if end is not None:
-                self._refuse(number, "there is more after the end")
+                self._refuse(number, "the file continues after its end")
                 break
             try:
                 record = json.loads(line, parse_constant=_no_constant)
                 row = None if _is_end(record) else _row_of(record, self.header.identity)
             except (ValueError, TypeError, RecursionError) as error:
                 if not line.endswith(b"\n"):
-                    break  # the last line, and it is not complete
+                    break  # the last line, which is incomplete
                 self._refuse(number, _reason(error))
                 continue
             if row is not None:
@@ -111,11 +116,11 @@ class Reader:
                 continue
             end = record["end"]
             if end != count + len(self.refused):  # refused lines were counted too
-                self._refuse(number, f"the end of {end} images, but there are {count}")
+                self._refuse(number, f"the end counts {end} images, but there are {count}")
         self.cut = end is None or self._torn
         if self.cut and not self._partial:
             raise ExportError(
-                f"{self._name} is truncated or damaged: {count:,} images can be read, and the end "
+                f"{self._name} is truncated or damaged: {count:,} images can be read, but the end "
                 "is missing"
             )
 
@@ -133,7 +138,7 @@ class Reader:
             if not line:
                 return
             if len(line) == LONGEST:
-                raise ExportError(f"{self._name}:{number}: a line of more than {LONGEST} bytes")
+                raise ExportError(f"{self._name}:{number}: the line is longer than {LONGEST} bytes")
             yield number, line
 
     def _refuse(self, number: int, reason: str) -> None:
@@ -180,11 +185,11 @@ def _reason(error: Exception) -> str:
 
 def _row_of(record: Any, identity: Identity) -> Row:
     if not isinstance(record, dict):
-        raise ValueError("an image is an object")
+        raise ValueError("an image must be an object")
     missing = {"id", "codes"} - record.keys()
     if missing:
         raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
-    if record.get("path") == "":  # which would mean the id in the store
+    if record.get("path") == "":  # in the store, an empty path means that the id is the path
         raise ValueError("'path' cannot be empty")
     hash_ = _typed(record, "hash", str)
     metadata = _typed(record, "metadata", dict)
@@ -233,21 +238,21 @@ def _text(text: str | None) -> str | None:
 
 def _packed(codes: Any, identity: Identity) -> bytes:
     if not isinstance(codes, list) or not codes:
-        raise ValueError("an image has a list of codes, at least one")
+        raise ValueError("an image must have a list of at least one code")
     parts, regions = [], len(identity.regions) or REGIONS
     for entry in codes:
         if not isinstance(entry, dict) or not entry.keys() >= {"region", "keep", "code"}:
-            raise ValueError("a code is an object with region, keep and code")
+            raise ValueError("a code must be an object with region, keep and code")
         region, keep = _whole(entry, "region"), entry["keep"]
         if region is None or not 0 <= region < regions:
             raise ValueError(f"there is no region {entry['region']!r}")
         if keep is None:
             keep = math.nan
         elif isinstance(keep, bool) or not isinstance(keep, (int, float)) or not 0 <= keep <= 1:
-            raise ValueError("'keep' is a probability from 0 to 1")
+            raise ValueError("'keep' must be a probability from 0 to 1")
         code = bytes.fromhex(_typed(entry, "code", str) or "")
         if len(code) * 8 != identity.bits:
-            raise ValueError(f"a code of {len(code) * 8} bits, not of {identity.bits}")
+            raise ValueError(f"a code has {len(code) * 8} bits, not {identity.bits}")
         parts.append(_ENTRY.pack(region, keep) + code)
     return b"".join(parts)
 
@@ -271,24 +276,26 @@ def _seekable(
 def _model_for(
     header: Header, model: str | os.PathLike[str] | None, name: str
 ) -> str | os.PathLike[str] | None:
-    """The model of a new index; None: the codes are the user's own."""
+    """The model of a new index; None if the export has no model, only your own codes."""
     identity = header.identity
     if model is not None:
-        own = _fingerprint(find(model))
-        if own is not None and not header.model_lost and own != identity.fingerprint:
+        given = _fingerprint(find(model))
+        if given is not None and not header.model_lost and given != identity.fingerprint:
             raise ModelMismatchError(
-                f"{name} was filled by {identity.title}, not by {os.fspath(model)} ({own})"
+                f"{name} was filled by {identity.title}, not by {os.fspath(model)} ({given})"
             )
         return model
     if header.model_lost:
-        raise ExportError(f"{name} no longer knows which model it is from: say which it was")
+        raise ExportError(f"{name} does not say which model filled it: name the model")
     if not identity.has_model:
         return None
     elsewhere = [] if identity.name is None else [Path(identity.name)]
-    for known in listed(*elsewhere):
-        if known.config["fingerprint"] == identity.fingerprint:
-            return known.name if known.ships else known.path
-    raise ExportError(f"{name} was filled by {identity.title}, which is not here: say where it is")
+    for candidate in listed(*elsewhere):
+        if candidate.config["fingerprint"] == identity.fingerprint:
+            return candidate.name if candidate.ships else candidate.path
+    raise ExportError(
+        f"{name} was filled by {identity.title}, which is not installed: give the model's folder"
+    )
 
 
 def _fingerprint(folder: Path) -> str | None:
@@ -296,7 +303,7 @@ def _fingerprint(folder: Path) -> str | None:
         value: str = read_config(folder)["fingerprint"]
         return value
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # opening the index says what is wrong
+        return None  # opening the index will report what is wrong
 
 
 __all__ = ["Imported", "Reader", "import_index"]

@@ -1,4 +1,4 @@
-"""What `add` is given, as items: files, folders, patterns, pictures in memory."""
+"""Turns what `add` is given (files, folders, patterns, pictures in memory) into items."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mchindex.storage.records import Id, Known
 from mchindex.storage.store import Store
 
 Metadata = Mapping[str, Any]
-_TRIES = 3  # at a file that changes while it is read
-_LARGEST = 1 << 30  # bytes of a file
+_TRIES = 3  # attempts to read a file that changes while it is being read
+_LARGEST = 1 << 30  # bytes of a file, at most
 _COARSE = 2_000_000_000  # ns: no file system has a coarser clock
 
 
 @dataclass(slots=True)
 class Item:
-    """One image on its way into the index: what was given, what is known, what became of it."""
+    """One image on its way into the index: its source, what is stored of it, and its outcome."""
 
     source: Source | None  # None: there is nothing to read, and `error` says why
     id: Id | None = None
@@ -46,13 +46,13 @@ class Item:
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The image as messages name it."""
         return self.path if self.path is not None else str(self.id)
 
     def load(self, least: int | None, force: bool = False) -> Picture | None:
-        """The picture, or None if it cannot be read (see `error`) or is the one that is stored.
+        """The picture, or None if it cannot be read (see `error`) or has not changed.
 
-        `force` loads it even if it is stored. `least` is that of `read_picture`.
+        `force` loads an unchanged picture too. `least` is passed to `read_picture`.
         """
         known = None if force or self.known is None else self.known.hash
         if self.error is not None:
@@ -74,14 +74,14 @@ class Item:
         except OSError as error:
             self.error = error.strerror or str(error)
             return None
-        except Exception as error:  # objects that are given as pictures may raise anything
+        except Exception as error:  # an object given as a picture may raise anything
             self.error = str(error) or type(error).__name__
             return None
         self.width, self.height = picture.size
         return picture
 
     def _is_unchanged(self) -> bool:
-        """Whether the file has the size and the time that are stored."""
+        """Whether the file still has the size and the time that are stored."""
         if self.path is None or self.known is None:
             return False
         try:
@@ -91,7 +91,7 @@ class Item:
         return (now.st_size, now.st_mtime_ns) == (self.known.size, self.known.time)
 
     def _in_memory(self, known_hash: bytes | None) -> Picture | None:
-        image = open_rgb(self.source)  # type: ignore[arg-type]  # None is refused like any other
+        image = open_rgb(self.source)  # type: ignore[arg-type]  # None raises TypeError
         total = hashlib.sha256(f"{image.size}".encode())
         total.update(image.tobytes())
         self.hash = total.digest()
@@ -107,20 +107,20 @@ class Item:
             with open(file, "rb") as stream:
                 before = os.fstat(file)
                 if not stat.S_ISREG(before.st_mode):
-                    raise ImageError("it is not a regular file")
+                    raise ImageError("not a regular file")
                 if before.st_size > _LARGEST:
-                    raise ImageError(f"too large: a file of {before.st_size:,} bytes")
+                    raise ImageError(f"too large: the file has {before.st_size:,} bytes")
                 began = time.time_ns()
                 data = stream.read()
             now = os.stat(self.path)
             same = (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
             if same and len(data) == before.st_size:
-                # A file that was just written may change again without its time changing: it is
-                # stored without a time, so the next `add` reads it again.
+                # A file that was just written may change again without a change of its time. It is
+                # stored without a time, so that the next `add` reads it again.
                 fresh = abs(began - before.st_mtime_ns) < _COARSE
                 self.size, self.time = before.st_size, None if fresh else before.st_mtime_ns
                 return data
-        raise ImageError("it changed while it was being read")
+        raise ImageError("the file changed while it was being read")
 
 
 def to_items(
@@ -129,37 +129,37 @@ def to_items(
     metadata: Metadata | Iterable[Metadata | None] | Callable[[Any], Metadata | None] | None = None,
     ignored: list[str] | None = None,
 ) -> tuple[Iterator[Item], int | None]:
-    """Items for what was given, and their number if it is known in advance.
+    """The items for the arguments of `add`, and their number if it is known in advance.
 
-    Files in folders whose names are not those of images are added to `ignored`.
+    Files in folders that do not have the suffix of an image are added to `ignored`.
     """
     single = one_image(images)
     if not single and isinstance(ids, (str, bytes)):
-        raise TypeError("several images need several ids")
+        raise TypeError("several images need a list of ids")
     if isinstance(metadata, (str, bytes)):
-        raise TypeError("metadata are a mapping, a list of mappings, or a function")
+        raise TypeError("metadata must be a mapping, a list of mappings, or a function")
     if single and ids is not None and isinstance(ids, (str, int, np.integer)):
         ids = [ids]
     if single and isinstance(metadata, Mapping):
         metadata = [metadata] if ids is not None else metadata
     tops: Iterable[Any] = [images] if single else _several(images)
-    known: int | None = None
+    total: int | None = None
     if ids is None and not isinstance(tops, Iterator):
-        found = [list(_expand(top, ignored)) for top in tops]
-        known = sum(map(len, found))
-        flat: Iterator[Item] = (item for part in found for item in part)
+        items = [item for top in tops for item in _expand(top, ignored)]
+        total = len(items)
+        flat: Iterator[Item] = iter(items)
     elif ids is None:
         flat = (item for top in tops for item in _expand(top, ignored))
     else:
-        known = len(ids) if hasattr(ids, "__len__") else None
-        if known is not None and isinstance(tops, Sized) and len(tops) != known:
-            raise ValueError(f"{len(tops)} images and {known} ids were given")
+        total = len(ids) if hasattr(ids, "__len__") else None
+        if total is not None and isinstance(tops, Sized) and len(tops) != total:
+            raise ValueError(f"{len(tops)} images and {total} ids were given")
         flat = _with_ids(tops, ids)
-    return (flat if metadata is None else _with_metadata(flat, metadata)), known
+    return (flat if metadata is None else _with_metadata(flat, metadata)), total
 
 
 def one_image(images: Any) -> bool:
-    """Whether it is one image (or file, folder, pattern) rather than several."""
+    """Whether `images` is one image, file, folder or pattern rather than several."""
     if isinstance(images, (str, bytes, os.PathLike, Image.Image)) or is_file_object(images):
         return True
     return getattr(images, "ndim", 4) <= 3 and (
@@ -170,11 +170,11 @@ def one_image(images: Any) -> bool:
 
 def _several(images: Any) -> Iterable[Any]:
     if isinstance(images, Mapping):
-        raise TypeError("give ids beside the images: add(mapping.values(), ids=mapping.keys())")
+        raise TypeError("images cannot be a mapping: use add(mapping.values(), ids=mapping.keys())")
     if not isinstance(images, Iterable):
         raise TypeError(
-            "images are given as file names, folders, file objects, Pillow images, arrays, "
-            f"tensors, or an iterable of them, not as {type(images).__name__}"
+            "images must be file names, folders, file objects, Pillow images, arrays, tensors, or "
+            f"an iterable of them, not {type(images).__name__}"
         )
     return images
 
@@ -191,18 +191,18 @@ def check_id(id: Any) -> Id:
     if isinstance(id, os.PathLike):
         id = os.fspath(id)
     if isinstance(id, bool) or not isinstance(id, (str, int)):
-        raise TypeError(f"an id is text or an integer, not {type(id).__name__}")
+        raise TypeError(f"an id must be text or an integer, not {type(id).__name__}")
     if isinstance(id, int) and not -(2**63) <= id < 2**63:
-        raise ValueError(f"an integer id has at most 64 bits: {id}")
+        raise ValueError(f"an integer id must fit in 64 bits: {id}")
     if isinstance(id, str):
         _check_text(id)
     return id
 
 
 def resolved_ids(store: Store, ids: Iterable[Any]) -> list[Id]:
-    """Ids as they are stored: a relative path stands for the absolute one."""
+    """Ids as they are stored: a relative path may mean the absolute path of a stored image."""
     if isinstance(ids, (str, bytes)):
-        raise TypeError("give a list of ids: [id] for one")
+        raise TypeError("ids must be a list, even of one id: [id]")
     names = [check_id(id) for id in ids]
     full = {
         name: os.path.abspath(name)
@@ -236,7 +236,7 @@ def _with_ids(tops: Iterable[Any], ids: Iterable[Any]) -> Iterator[Item]:
             raise ValueError("there are more images than ids")
         if isinstance(top, (str, os.PathLike)):
             if os.path.isdir(top):
-                raise ValueError(f"{os.fspath(top)} is a folder: an id is for one image")
+                raise ValueError(f"{os.fspath(top)} is a folder, but an id is for a single image")
             item = _of_file(top)
         else:
             item = Item(top)
@@ -276,21 +276,21 @@ def _expand(top: Any, ignored: list[str] | None) -> Iterator[Item]:
         if os.path.isdir(path):
             yield from _walk(path, ignored)
         elif not os.path.lexists(path) and glob.has_magic(path):
-            found = sorted(glob.glob(path, recursive=True, include_hidden=False))
-            if not found:
+            matches = sorted(glob.glob(path, recursive=True, include_hidden=False))
+            if not matches:
                 yield Item(None, path, path, error="no file matches this pattern")
-            for name in found:
+            for name in matches:
                 if os.path.isdir(name):
                     continue
                 yield from _from_folder(name, ignored)
         else:
             yield _of_file(path)
     elif getattr(top, "ndim", 0) == 4:
-        for part in top:
-            yield Item(part)
+        for array in top:
+            yield Item(array)
     else:
         item = Item(top)
-        # A picture may have been changed since it was read, so its file only gives it a name.
+        # The picture may have been changed since it was read, so its file only provides its id.
         filename = file_name(top) if is_file_object(top) else getattr(top, "filename", "")
         if filename:
             item.id = os.path.abspath(filename)

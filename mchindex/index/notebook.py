@@ -15,7 +15,7 @@ from mchindex.regions import in_fractions
 if TYPE_CHECKING:
     from mchindex.index.results import Hit, Hits
 
-MOST = 50  # pictures shown
+MOST = 50  # pictures shown, at most
 SIDE = 160  # pixels of a picture, at most
 
 _GRID = Environment(autoescape=True).from_string("""\

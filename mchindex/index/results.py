@@ -1,4 +1,4 @@
-"""What a search found."""
+"""The results of a search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Limit = Literal["max_radius", "max_buckets"]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An image that was found, and the part of it that is nearest to the query."""
+    """An image that was found, and the region of it that is nearest to the query."""
 
     id: Id
     distance: int  # Hamming distance between the query's code and the image's nearest code
@@ -28,7 +28,7 @@ class Hit:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as JSON can hold them."""
+        """The fields as JSON-compatible values."""
         return {
             "id": self.id,
             "distance": self.distance,
@@ -41,15 +41,15 @@ class Hit:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Hits(Sequence[Hit]):
-    """The answer to one query: hits, nearest first, and what the search took."""
+    """The answer to one query: hits, nearest first, and the work that the search did."""
 
     hits: tuple[Hit, ...]
-    buckets: int  # that Algorithm 1 visits, empty ones included
+    buckets: int  # that Algorithm 1 visits, including empty ones
     radius: int  # the Hamming radius that was reached
     candidates: int  # stored codes in the visited buckets
     exact: bool  # False if a limit may have kept images out
     limited_by: Limit | None = None  # the limit that did so
-    codes: int = 0  # that the index holds: the engine never looks at more
+    codes: int = 0  # in the index: the engine never looks at more
 
     @property
     def ids(self) -> list[Id]:
@@ -70,10 +70,10 @@ class Hits(Sequence[Hit]):
         return list(self.hits[place]) if isinstance(place, slice) else self.hits[place]
 
     def effort(self) -> str:
-        """What the search took, in words."""
+        """The work that the search did, in words."""
         text = f"{self.buckets:,} bucket{'' if self.buckets == 1 else 's'}, radius {self.radius}"
         if self.buckets > max(self.codes, 1):
-            # Most of these buckets are empty, and nobody walked through them.
+            # Most of these buckets are empty, and the engine did not visit them.
             many = self.buckets >= 10**6
             visited = f"{self.buckets:.1e}".replace("+", "") if many else f"{self.buckets:,}"
             text = (
@@ -83,7 +83,7 @@ class Hits(Sequence[Hit]):
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """All fields but `codes` as JSON-compatible values."""
         return {
             "hits": [hit.to_dict() for hit in self.hits],
             "buckets": self.buckets,
@@ -100,7 +100,7 @@ class Hits(Sequence[Hit]):
         return "\n".join([f"{len(self)} hits, {self.effort()}{limit}", *lines, *more])
 
     def _repr_html_(self) -> str:
-        """A grid of the pictures, for notebooks."""
+        """The hits as a grid of pictures, for notebooks."""
         from mchindex.index.notebook import hits_html
 
         return hits_html(self)
@@ -133,12 +133,12 @@ class Found:
         )  # fmt: skip
 
     def columns(self, start: int, stop: int) -> Found:
-        """Only some of the hits of each query, in their order."""
-        part = slice(start, stop)
-        return self._with(self.keys[:, part], self.distances[:, part], self.regions[:, part])
+        """The hits of each query from `start` to `stop`."""
+        page = slice(start, stop)
+        return self._with(self.keys[:, page], self.distances[:, page], self.regions[:, page])
 
     def without(self, key: int, k: int) -> Found:
-        """At most k hits, without one image. Of a single query."""
+        """At most k hits of a single query, without one image."""
         keep = self.keys[0] != key
         keep[k if keep.all() else len(keep) :] = False
         return self._with(self.keys[:, keep], self.distances[:, keep], self.regions[:, keep])
@@ -154,11 +154,11 @@ class Answers(Sequence[Hits]):
     """The answers to several queries: `answers[i]` are the hits of query i.
 
     The arrays have one row per query: `distances` is (queries, k), the others (queries,). The
-    records of the hits are read when an answer is first looked at, for all queries at once.
+    records of the hits are read, for all queries at once, when an answer is first used.
     """
 
     def __init__(self, found: Found, read: Reader, limit: Limit | None = None) -> None:
-        """`limit` is what stopped the searches that are not exact."""
+        """`limit` is the limit that made searches inexact."""
         self._found, self._limit = found, limit
         self._read: Reader | None = read
         self._hits: list[list[Hit]] = []
@@ -170,7 +170,7 @@ class Answers(Sequence[Hits]):
         self.exact = found.exact
 
     def load(self) -> None:
-        """Reads the records of all hits, unless they have been read."""
+        """Reads the records of all hits, unless they have been read already."""
         if self._read is not None:
             found = self._found
             self._hits = self._read(found.keys, found.regions, found.distances)
@@ -205,11 +205,11 @@ class Answers(Sequence[Hits]):
 
     @property
     def ids(self) -> list[list[Id]]:
-        """The ids of the hits, a list per query."""
+        """The ids of the hits, one list per query."""
         return [hits.ids for hits in self]
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """One entry per query, as JSON can hold it."""
+        """One dictionary per query; see `Hits.to_dict`."""
         return [hits.to_dict() for hits in self]
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ from mchindex.index.table import LiveTable
 from mchindex.storage.records import Id, Row, row_metadata, unpack_codes
 from mchindex.storage.store import Store
 
-FILTERS = 8  # filters whose results are remembered
+FILTERS = 8  # filters whose results are cached
 
 
 class Searcher:
@@ -45,7 +45,7 @@ class Searcher:
                 answers.load()
 
     def code_of(self, id: Id, region: Any) -> tuple[NDArray[np.uint8], Id]:
-        """The code of an image of the index, as a row, and the id under which it is stored."""
+        """The code of an image in the index, as an array of one row, and the image's stored id."""
         row = self._store.row(*resolved_ids(self._store, [id]))
         if row is None:
             raise KeyError(f"there is no image {id!r} in {self._store.name}")
@@ -53,7 +53,7 @@ class Searcher:
         names = [self._identity.region_name(int(r)) for r in entries["region"]]
         name = names[int(entries["region"].argmin())] if region is None else region
         if name not in names:
-            raise ValueError(f"image {id!r} has no code for {name!r}, only for: {', '.join(names)}")
+            raise ValueError(f"image {id!r} has no code for {name!r}, only for {', '.join(names)}")
         return entries["code"][[names.index(name)]], row.id
 
     def search(
@@ -79,15 +79,15 @@ class Searcher:
         wanted = offset + k
 
         def find(table: BucketTable, chosen: _Selected | None) -> Found:
-            keys, lone = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
+            keys, excluded = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
             found = Found.of(
                 table.search(
-                    codes, wanted + (lone is not None), max_radius=max_radius,
+                    codes, wanted + (excluded is not None), max_radius=max_radius,
                     max_buckets=max_buckets, allowed=keys, threads=threads,
                 ),
                 table.n_codes,
             )  # fmt: skip
-            found = found if lone is None else found.without(lone, wanted)
+            found = found if excluded is None else found.without(excluded, wanted)
             return found.columns(offset, wanted) if offset else found
 
         limit = _first_limit(self._identity.bits, max_radius, max_buckets)
@@ -109,7 +109,7 @@ class Searcher:
         def find(table: BucketTable, chosen: _Selected | None) -> Found:
             keys = None if chosen is None else chosen.keys
             inside = table.within(codes, radius, allowed=keys, threads=threads)
-            # One more than there are, so that the search reports the effort for the whole ball.
+            # Asking for one image more than there are makes the search cover the whole radius.
             found = Found.of(
                 table.search(
                     codes, len(inside.ids) + 1, max_radius=radius, allowed=keys, threads=threads
@@ -126,7 +126,10 @@ class Searcher:
     def _selection(
         self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Id | None
     ) -> Callable[[], _Selected] | None:
-        """What finds out, in one state of the store, which images may be hits; None: all may."""
+        """A function that selects, in one state of the store, the images that may be hits.
+
+        None if all images may be.
+        """
         if filter is None and allowed is None and leave_out is None:
             return None
         names = None if allowed is None else resolved_ids(self._store, allowed)
@@ -139,25 +142,27 @@ class Searcher:
         if filter is not None:
             keys = self.matching(filter)
         if names is not None:
-            those = np.array([k.key for k in self._store.known(names).values()], np.int64)
-            keys = those if keys is None else np.intersect1d(keys, those)
-        lone = None if leave_out is None else self._store.known([leave_out]).get(leave_out)
-        if lone is None:
+            named = np.array([k.key for k in self._store.known(names).values()], np.int64)
+            keys = named if keys is None else np.intersect1d(keys, named)
+        excluded = None if leave_out is None else self._store.known([leave_out]).get(leave_out)
+        if excluded is None:
             return _Selected(keys, None)
         return (
-            _Selected(None, lone.key) if keys is None else _Selected(keys[keys != lone.key], None)
+            _Selected(None, excluded.key)
+            if keys is None
+            else _Selected(keys[keys != excluded.key], None)
         )
 
     def matching(self, conditions: Filter) -> NDArray[np.int64]:
-        """The keys of the images that match a filter; remembered until the store changes."""
+        """The keys of the images that match a filter, cached until the store changes."""
         version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
-        held = self._filters.get(text)
-        if held is None or held[0] != version:
+        cached = self._filters.get(text)
+        if cached is None or cached[0] != version:
             if len(self._filters) > FILTERS:
                 self._filters.clear()
-            held = (version, self._store.matching(conditions))
-            self._filters[text] = held
-        return held[1]
+            cached = (version, self._store.matching(conditions))
+            self._filters[text] = cached
+        return cached[1]
 
     def _answers(self, found: Found, limit: Limit | None) -> Answers:
         answers = Answers(found, self._read, limit)
@@ -171,7 +176,7 @@ class Searcher:
         regions: NDArray[np.int16],
         distances: NDArray[np.int32],
     ) -> list[list[Hit]]:
-        """Reads the records of hits: a list per query."""
+        """Reads the records of hits; returns one list per query."""
         rows = self._store.rows(np.unique(keys[keys >= 0]).tolist())
         return [
             [

@@ -1,7 +1,7 @@
 """The bucket table of an index, kept in step with its store.
 
-The table is derived from the store: it follows what this process and others commit, and a snapshot
-on disk saves reading everything when an index is opened.
+The table is derived from the store and follows what this process and others commit to it. With a
+snapshot on disk, opening an index need not read the whole store.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LiveTable:
     # Following the store.
 
     def refresh(self) -> None:
-        """Takes in what has been committed since the last call."""
+        """Applies what has been committed since the last call."""
         if self._store.version() != self._seen:
             with self._lock, self._store.one_state():
                 self._follow()
@@ -60,10 +60,10 @@ class LiveTable:
         version = self._store.version()
         if version == self._seen:
             return
-        with self._moving(), self._store.changes(self._position, self._bits) as (change, parts):
+        with self._moving(), self._store.changes(self._position, self._bits) as (change, chunks):
             table = BucketTable(self._bits) if change.again else self._table
             read = 0
-            for keys, entries in parts:
+            for keys, entries in chunks:
                 table.add(keys, entries["code"], entries["region"])
                 read += len(keys)
             if len(change.removed):
@@ -75,7 +75,7 @@ class LiveTable:
                 )
             if read > max(SNAPSHOT_AFTER, table.n_codes // 2):
                 table.optimize()  # most of it is new: one segment is faster to search
-            # Only now. If anything failed, the next call starts over, which does no harm.
+            # Set last: if anything above fails, the next call starts over, which does no harm.
             self._table, self._position, self._seen = table, change.to, version
 
     @contextmanager
@@ -90,7 +90,7 @@ class LiveTable:
 
     @contextmanager
     def writing(self, wait: float) -> Iterator[None]:
-        """Makes this the only writer; `insert` and `remove` need it."""
+        """Makes this the only writer. `insert` and `remove` may be called only within it."""
         with self._store.writer(wait):
             self.refresh()
             try:
@@ -100,7 +100,7 @@ class LiveTable:
                 self._save_snapshot()
 
     def insert(self, rows: Sequence[Row]) -> Mapping[Id, Known]:
-        """Stores images and takes their codes into the table; returns the images they replaced."""
+        """Stores images and adds their codes to the table; returns the images they replaced."""
         self.refresh()
         before = self._position
         done = self._store.insert(rows)
@@ -108,19 +108,19 @@ class LiveTable:
         entries = np.frombuffer(b"".join(codes), code_type(self._bits))
         counts = np.fromiter(map(len, codes), np.int64, len(codes)) // entries.itemsize
         keys = np.arange(done.first, done.first + len(codes), dtype=np.int64)
-        self._take_in(before, keys, np.repeat(keys, counts), entries, done.replaced)
+        self._apply(before, keys, np.repeat(keys, counts), entries, done.replaced)
         return done.replaced
 
     def remove(self, ids: Sequence[Id]) -> int:
-        """Removes images; returns how many of them were there."""
+        """Removes images; returns how many of them were in the store."""
         self.refresh()
         before = self._position
         removed = self._store.remove(ids)
         none = np.empty(0, np.int64)
-        self._take_in(before, none, none, np.empty(0, code_type(self._bits)), removed)
+        self._apply(before, none, none, np.empty(0, code_type(self._bits)), removed)
         return len(removed)
 
-    def _take_in(
+    def _apply(
         self,
         before: Position,
         keys: NDArray[np.int64],
@@ -128,23 +128,23 @@ class LiveTable:
         entries: NDArray[Any],
         gone: Mapping[Id, Known],
     ) -> None:
-        """Does what `_follow` would, without reading back what was just written.
+        """Does what `_follow` would do, without reading back what was just written.
 
-        `before` is the table's position before the write; `owners` has the key of each entry.
+        `before` is the table's position before the write; `owners` has the image key of each entry.
         """
         with self._lock:
             if self._position is not before:
                 return  # a search in another thread has already followed
-            lost = np.array([known.key for known in gone.values()], np.int64)
+            removed = np.array([known.key for known in gone.values()], np.int64)
             with self._moving():
-                if len(lost):
-                    self._table.remove(lost)
+                if len(removed):
+                    self._table.remove(removed)
                 if len(entries):
                     self._table.add(owners, entries["code"], entries["region"])
                 self._position = Position(
                     int(keys[-1]) if len(keys) else before.key,
-                    before.gone + len(lost),
-                    before.keys + int(keys.sum()) - int(lost.sum()),
+                    before.gone + len(removed),
+                    before.keys + int(keys.sum()) - int(removed.sum()),
                 )
                 self._seen = self._store.version()
 
@@ -155,10 +155,10 @@ class LiveTable:
     ) -> T:
         """Runs `work(table, select())` on one state of the table and the store.
 
-        If the table changes meanwhile, it runs once more while the table is kept from changing.
+        If the table changes meanwhile, the work is done again with the table locked.
         """
-        for held in (nullcontext(), self._lock):
-            with held:
+        for lock in (nullcontext(), self._lock):
+            with lock:
                 if select is None:
                     self.refresh()
                     moves, table, chosen = self._moves, self._table, None
@@ -166,29 +166,29 @@ class LiveTable:
                     with self._lock, self._store.one_state():
                         self._follow()
                         moves, table, chosen = self._moves, self._table, select()
-                found = work(table, chosen)
+                result = work(table, chosen)
             if moves % 2 == 0 and moves == self._moves:
                 break
-        return found
+        return result
 
     # Snapshots.
 
     def _load_snapshot(self) -> None:
-        """Starts from the last snapshot, if it is sound and belongs to this store."""
+        """Starts from the last snapshot, if it is intact and belongs to this store."""
         folder, facts = self._store.folder, self._store.get("snapshot")
         if folder is None or facts is None:
             return
         try:
             table = BucketTable.load(folder / facts["file"], mmap=True)
         except (SnapshotError, OSError):
-            return  # the store has everything
+            return  # no harm done: the store has everything
         if table.bits == self._bits and table.n_codes == facts["codes"]:
             self._table = table
             self._position = Position(facts["key"], facts["gone"], facts["keys"])
             self._snapshot_at = facts["changes"]
 
     def _save_snapshot(self) -> None:
-        """Within the writer's lock: saves a snapshot if opening would otherwise take long."""
+        """Within the writer's lock: saves a snapshot if opening the index would take long."""
         folder = self._store.folder
         changes = self._position.key + self._position.gone
         if changes - self._snapshot_at < max(SNAPSHOT_AFTER, self._table.n_codes // 20):
@@ -199,8 +199,8 @@ class LiveTable:
             try:
                 self._table.save(folder / file)
             except OSError:
-                return  # the disk may be full: opening takes longer, and nothing is lost
-            # A snapshot counts only if the store names it.
+                return  # the disk may be full: opening takes longer, but nothing is lost
+            # A snapshot is used only if the store names it.
             self._store.set(
                 snapshot={
                     "file": file,

@@ -1,4 +1,4 @@
-"""Checking an index: its store, its snapshot and its model, each by itself and together."""
+"""Checks an index: its store, its snapshot, its model, and whether they agree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Verified:
 
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    images: int = 0  # that are intact
+    images: int = 0  # intact ones
     codes: int = 0
     unreadable: int = 0
     missing: int = 0  # images whose files no longer exist
@@ -39,118 +39,118 @@ class Verified:
 
 
 def verify(path: str | os.PathLike[str], *, model: bool = True, wait: float = 10.0) -> Verified:
-    """Reads a whole index and changes nothing. `model`: loads the model too.
+    """Reads a whole index without changing it. With `model`, the model is loaded too.
 
     Others may search and add meanwhile: the index is checked as of one moment. To fix that moment,
-    `verify` waits until no one is writing, `wait` seconds at most.
+    `verify` waits up to `wait` seconds until no one is writing.
     """
-    folder, found = Path(path), Verified()
+    folder, report = Path(path), Verified()
     try:
         store = Store.existing(folder)
     except StoreDamagedError as error:
-        found.problems.append(str(error))
-        return found
+        report.problems.append(str(error))
+        return report
     try:
         with ExitStack() as stack:
             with store.writer(wait):  # otherwise the snapshot might be replaced before it is open
                 stack.enter_context(store.one_state())
-                snapshot = _Snapshot(store, found)
-            found.problems += _integrity(store)
-            facts = _fact(store, "model", found)
+                snapshot = _Snapshot(store, report)
+            report.problems += _integrity(store)
+            facts = _fact(store, "model", report)
             if facts is not None:
                 identity = Identity.from_json(facts)
-                _rows(store, identity.bits, snapshot, found)
+                _rows(store, identity.bits, snapshot, report)
                 snapshot.end()
-                _model(folder, identity, model, found)
-            elif not found.problems:
-                found.problems.append(f"{folder} does not say which model filled it")
+                _model(folder, identity, model, report)
+            elif not report.problems:
+                report.problems.append(f"{folder} does not say which model filled it")
     finally:
         store.close()
-    return found
+    return report
 
 
 def _integrity(store: Store) -> list[str]:
-    """SQLite's own check, which includes that no id is there twice."""
+    """The problems that SQLite's own check finds, including duplicate ids."""
     try:
         return [f"SQLite: {text}" for text in store.problems()]
     except StoreError as error:
         return [str(error)]
 
 
-def _fact(store: Store, name: str, found: Verified) -> Any:
+def _fact(store: Store, name: str, report: Verified) -> Any:
     try:
         return store.get(name)
     except StoreError as error:
-        found.problems.append(str(error))
+        report.problems.append(str(error))
         return None
 
 
-def _rows(store: Store, bits: int, snapshot: _Snapshot, found: Verified) -> None:
-    """Compares every record and every code with its checksum and with the snapshot."""
-    for part in groups(store.salvage(), BATCH):
-        sound = [row for row in part if row is not None]
-        found.unreadable += len(part) - len(sound)
-        found.missing += sum(r.path is not None and not os.path.exists(r.path) for r in sound)
-        for row in sound:
+def _rows(store: Store, bits: int, snapshot: _Snapshot, report: Verified) -> None:
+    """Checks every record and every code against its checksum and against the snapshot."""
+    for group in groups(store.salvage(), BATCH):
+        intact = [row for row in group if row is not None]
+        report.unreadable += len(group) - len(intact)
+        report.missing += sum(r.path is not None and not os.path.exists(r.path) for r in intact)
+        for row in intact:
             try:
-                found.codes += len(unpack_codes([row.key], [row.codes], bits)[1])
-                found.images += 1
+                report.codes += len(unpack_codes([row.key], [row.codes], bits)[1])
+                report.images += 1
             except StoreDamagedError as error:
-                found.problems.append(f"{error}: they do not have {bits} bits")
-        snapshot.compare(sound, bits)
+                report.problems.append(f"{error}: they do not have {bits} bits")
+        snapshot.compare(intact, bits)
     try:
-        lost = len(store) - found.images - found.unreadable
+        lost = len(store) - report.images - report.unreadable
     except StoreError as error:
-        found.problems.append(str(error))
+        report.problems.append(str(error))
     else:
-        if lost and not found.unreadable:  # otherwise the line below says more
-            found.problems.append(
-                f"the store counts {len(store):,} images and has {found.images:,}"
+        if lost and not report.unreadable:  # otherwise the message below says more
+            report.problems.append(
+                f"the store should have {len(store):,} images, but has {report.images:,}"
             )
-    if found.unreadable:
-        found.problems.append(
-            f"images that cannot be read or do not match their checksums: {found.unreadable:,}"
+    if report.unreadable:
+        report.problems.append(
+            f"images that cannot be read or do not match their checksums: {report.unreadable:,}"
         )
-    if found.missing:
-        found.notes.append(f"images whose files no longer exist: {found.missing:,}")
+    if report.missing:
+        report.notes.append(f"images whose files no longer exist: {report.missing:,}")
 
 
 class _Snapshot:
-    """The saved table, compared with the codes that the store had at that time."""
+    """The snapshot, compared with the codes that the store had when it was saved."""
 
-    def __init__(self, store: Store, found: Verified) -> None:
-        self._found, self._table = found, None
+    def __init__(self, store: Store, report: Verified) -> None:
+        self._report, self._table = report, None
         assert store.folder is not None
-        facts = _fact(store, "snapshot", found)
+        facts = _fact(store, "snapshot", report)
         self._note_strays(store.folder, None if facts is None else facts["file"])
         if facts is None:
             return
-        found.snapshot = facts["file"]
+        report.snapshot = facts["file"]
         try:
             table = BucketTable.load(store.folder / facts["file"], mmap=True)
         except (SnapshotError, OSError) as error:
-            # The store has everything: only time is lost.
+            # Nothing is lost: the store has everything.
             self._problem(f"cannot be used ({error}): opening the index takes longer")
             return
         if table.n_codes != facts["codes"]:
-            self._problem(f"has {table.n_codes:,} codes, and not {facts['codes']:,}")
+            self._problem(f"has {table.n_codes:,} codes instead of {facts['codes']:,}")
             return
         self._table, self._last, self._codes = table, facts["key"], 0
         try:
             table.remove(store.removed(facts["gone"]))
         except StoreError as error:
-            found.problems.append(str(error))
+            report.problems.append(str(error))
 
-    def _note_strays(self, folder: Path, own: str | None) -> None:
-        """Snapshots left by a crash, or by a writer that is about to name its new one."""
-        strays = [f.name for f in sorted(folder.glob(f"{SNAPSHOT}*.snapshot")) if f.name != own]
-        self._found.notes += [f"{name} is not used by the index: delete it" for name in strays]
+    def _note_strays(self, folder: Path, used: str | None) -> None:
+        """Notes snapshots that the store does not name, such as those left by a crash."""
+        strays = [f.name for f in sorted(folder.glob(f"{SNAPSHOT}*.snapshot")) if f.name != used]
+        self._report.notes += [f"{name} is not used by the index: delete it" for name in strays]
 
     def _problem(self, text: str) -> None:
-        self._found.problems.append(f"the snapshot {self._found.snapshot} {text}")
+        self._report.problems.append(f"the snapshot {self._report.snapshot} {text}")
 
     def compare(self, rows: Sequence[Row], bits: int) -> None:
-        """Every code of these images must be there, with its image and region, and no others."""
+        """Checks that the snapshot has exactly the codes of these images, with their regions."""
         if self._table is None or self._table.bits != bits:
             return
         wanted: dict[tuple[bytes, int], int] = {}
@@ -182,41 +182,43 @@ class _Snapshot:
             self._table = None  # one such message is enough
 
     def end(self) -> None:
-        """Codes that the store does not have show only in their number."""
-        if self._table is not None and not self._found.unreadable:
+        """Checks by their number that the snapshot has no codes that the store does not have."""
+        if self._table is not None and not self._report.unreadable:
             more = self._table.n_codes - self._codes
             if more:
                 self._problem(f"has {more:,} codes that the store does not have")
 
 
-def _model(folder: Path, identity: Identity, load: bool, found: Verified) -> None:
-    """The model must be there and be the one that filled the index."""
-    found.fingerprint = fingerprint = identity.fingerprint
-    own = folder / MODEL_FOLDER
+def _model(folder: Path, identity: Identity, load: bool, report: Verified) -> None:
+    """Checks that the model is available and is the one that filled the index."""
+    report.fingerprint = fingerprint = identity.fingerprint
+    place = folder / MODEL_FOLDER
     if fingerprint is None:
-        return  # the codes are the user's own
-    if not own.is_dir():
-        known = [m.path for m in listed() if m.config["fingerprint"] == fingerprint]
-        if not known:
+        return  # an index of your own codes has no model
+    if not place.is_dir():
+        installed = [m.path for m in listed() if m.config["fingerprint"] == fingerprint]
+        if not installed:
             name = identity.name or "of the index"
-            found.problems.append(f"the model {name} ({fingerprint}) is not installed")
+            report.problems.append(f"the model {name} ({fingerprint}) is not installed")
             return
-        own = known[0]
+        place = installed[0]
     try:
-        said = read_config(own)["fingerprint"]
+        actual = read_config(place)["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        found.problems.append(f"the model in {own} cannot be read: {error}")
+        report.problems.append(f"the model in {place} cannot be read: {error}")
         return
-    if said != fingerprint:
-        found.problems.append(f"the model in {own} is another: {said}, not {fingerprint}")
+    if actual != fingerprint:
+        report.problems.append(
+            f"the model in {place} did not fill the index: it is {actual}, not {fingerprint}"
+        )
     elif load:
         from mchindex.errors import ModelError
         from mchindex.models import MCHModel
 
         try:
-            MCHModel.load(own)
+            MCHModel.load(place)
         except ModelError as error:
-            found.problems.append(str(error))
+            report.problems.append(str(error))
 
 
 __all__ = ["Verified", "verify"]

@@ -1,1 +1,1 @@
-"""What an index keeps on disk: SQLite with checksums, one writer, many readers."""
+"""The store of an index: SQLite with checksums, one writer, many readers."""

@@ -1,4 +1,4 @@
-"""Conditions on metadata, as SQL.
+"""Translates conditions on metadata into SQL.
 
     {"album": "2024"}                    # equal, or a list in the metadata that contains it
     {"album": ["2023", "2024"]}          # any of several values
@@ -27,10 +27,12 @@ def where(conditions: Mapping[str, Any]) -> Sql:
     parts: list[Sql] = []
     for name, wanted in conditions.items():
         if not isinstance(name, str):
-            raise ValueError(f"a filter's keys are text, not {type(name).__name__}")
+            raise ValueError(f"the keys of a filter must be text, not {type(name).__name__}")
         comparisons = wanted if isinstance(wanted, Mapping) else {"=": wanted}
         if not comparisons:
-            raise ValueError(f"the filter for {name!r} has no comparison: {', '.join(OPERATORS)}")
+            raise ValueError(
+                f"the filter for {name!r} has no comparison: use {', '.join(OPERATORS)}"
+            )
         parts += [_comparison(name, str(op), operand) for op, operand in comparisons.items()]
     return _joined(" AND ", parts) if parts else ("1", [])
 
@@ -38,7 +40,8 @@ def where(conditions: Mapping[str, Any]) -> Sql:
 def _comparison(name: str, operator: str, operand: Any) -> Sql:
     if operator not in OPERATORS:
         raise ValueError(
-            f"a filter compares with {', '.join(OPERATORS)}, not with {operator!r}: {name!r}"
+            f"the filter for {name!r} has an unknown comparison, {operator!r}: use "
+            f"{', '.join(OPERATORS)}"
         )
     several = isinstance(operand, (list, tuple, set, frozenset))
     operands = [_scalar(name, value) for value in (operand if several else [operand])]
@@ -50,18 +53,21 @@ def _comparison(name: str, operator: str, operand: Any) -> Sql:
 
 def _equal(name: str, operands: list[Any]) -> Sql:
     wanted = json.dumps([o for o in operands if o is not None])
-    found = _some_value(name, "{v}.atom IN (SELECT value FROM json_each(?))", [wanted])
+    equal = _some_value(name, "{v}.atom IN (SELECT value FROM json_each(?))", [wanted])
     if None not in operands:
-        return found
+        return equal
     text, values = _exists(name, "{v}.type <> 'null'", [])
-    return _joined(" OR ", [found, (f"NOT {text}", values)])
+    return _joined(" OR ", [equal, (f"NOT {text}", values)])
 
 
 def _ordered(name: str, operator: str, operands: list[Any]) -> Sql:
     parts: list[Sql] = []
     for operand in operands:
         if operand is None or isinstance(operand, bool):
-            raise ValueError(f"{operator} compares numbers or text: {name!r} has {operand!r}")
+            raise ValueError(
+                f"the filter for {name!r} can use {operator} only with numbers or text, not "
+                f"{operand!r}"
+            )
         if isinstance(operand, int):
             operand = float(operand) if abs(operand) >= 2**63 else operand
         kinds = "('text')" if isinstance(operand, str) else "('integer', 'real')"
@@ -74,7 +80,7 @@ def _ordered(name: str, operator: str, operands: list[Any]) -> Sql:
 def _some_value(name: str, test: str, values: list[Any]) -> Sql:
     """Whether the value under `name` passes the test or is a list with an element that does."""
     elements = f"SELECT 1 FROM json_each({{v}}.value) AS e WHERE {test.replace('{v}', 'e')}"
-    # The value of an array or an object is its JSON text, which is not a value to compare.
+    # For an array or an object, `value` is its JSON text, which must not be compared.
     both = (
         f"({{v}}.type NOT IN ('array', 'object') AND {test} "
         f"OR {{v}}.type = 'array' AND EXISTS ({elements}))"
@@ -83,7 +89,7 @@ def _some_value(name: str, test: str, values: list[Any]) -> Sql:
 
 
 def _exists(name: str, test: str, values: list[Any]) -> Sql:
-    """Whether there is something under `name`, as a key or as a path, that passes the test."""
+    """Whether a value under `name`, read as a key or as a dotted path, passes the test."""
     paths = [[name]] + ([name.split(".")] if "." in name else [])
     return _joined(" OR ", [_exists_at(path, test, values) for path in paths])
 
@@ -96,8 +102,8 @@ def _exists_at(path: list[str], test: str, values: list[Any]) -> Sql:
         keys.append(f"m{depth}.key = ?")
         # Only an object has keys; json_each would fail on plain text.
         source = f"CASE m{depth}.type WHEN 'object' THEN m{depth}.value ELSE '{{}}' END"
-    found = test.replace("{v}", f"m{len(path) - 1}")
-    text = f"EXISTS (SELECT 1 FROM {', '.join(tables)} WHERE {' AND '.join(keys)} AND {found})"
+    passes = test.replace("{v}", f"m{len(path) - 1}")
+    text = f"EXISTS (SELECT 1 FROM {', '.join(tables)} WHERE {' AND '.join(keys)} AND {passes})"
     return text, [*path, *values]
 
 
@@ -112,9 +118,9 @@ def _scalar(name: str, value: Any) -> Any:
         value = value.item()
     if value is not None and not isinstance(value, (str, int, float)):
         raise ValueError(
-            f"a filter compares with text, numbers, true, false and null: {name!r} has "
-            f"{type(value).__name__}"
+            f"the filter for {name!r} must compare with text, a number, True, False or None, not "
+            f"with {type(value).__name__}"
         )
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"a filter compares with finite numbers: {name!r} has {value}")
+        raise ValueError(f"the filter for {name!r} must compare with a finite number, not {value}")
     return value

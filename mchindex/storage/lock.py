@@ -1,4 +1,4 @@
-"""One writer at a time, among the threads of a process and among processes."""
+"""The lock that allows one writer at a time, among threads and among processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WriterLock:
     """A lock that can be taken again by the thread that holds it."""
 
     def __init__(self, folder: Path | None, name: str) -> None:
-        """`folder` holds the lock file; None: only threads compete. `name` is for messages."""
+        """`folder` holds the lock file; None locks out threads only. `name` is for messages."""
         self._path = None if folder is None else folder / FILE
         self._name = name
         self._threads = threading.RLock()
@@ -45,7 +45,7 @@ class WriterLock:
             finally:
                 self._depth -= 1
                 if self._depth == 0 and self._file is not None:
-                    # Closing alone would leave it locked if the process was forked meanwhile.
+                    # Closing the file would not unlock it if the process was forked meanwhile.
                     fcntl.flock(self._file, fcntl.LOCK_UN)
                     os.close(self._file)
                     self._file = None

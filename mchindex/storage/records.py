@@ -1,6 +1,6 @@
-"""A record of an image, as an index keeps it: what it holds, and how it is checked.
+"""The record of an image in the store: what it holds, and its checksums.
 
-Codes and the rest have a checksum each, so that the codes of many images are read without the rest.
+The codes have a checksum of their own, so that they can be read without the rest of the record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Row(NamedTuple):
     """An image as it is stored."""
 
     id: Id
-    codes: bytes  # packed
+    codes: bytes  # entries of `code_type`; as read from the store, `pack_codes` of them
     path: str | None = None
     size: int | None = None
     time: int | None = None
@@ -32,12 +32,12 @@ class Row(NamedTuple):
     width: int | None = None
     height: int | None = None
     metadata: str | None = None
-    key: int = -1  # given by the store
+    key: int = -1  # assigned by the store
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What decides whether an image must be encoded again."""
+    """The stored fields that decide whether an image must be encoded again."""
 
     key: int
     size: int | None
@@ -47,32 +47,34 @@ class Known:
 
 
 def code_type(bits: int) -> np.dtype[Any]:
+    """An entry: a region's number, the probability with which it was kept, and its code."""
     return np.dtype([("region", "<i2"), ("keep", "<f4"), ("code", "u1", (bits // 8,))])
 
 
 def pack_codes(key: int, entries: bytes) -> bytes:
-    """Entries of `code_type`, then the CRC-32 of the key and them."""
+    """Entries of `code_type`, followed by the CRC-32 of the key and the entries."""
     return entries + crc32(entries, key & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def unpack_codes(
     keys: Sequence[int], blobs: Sequence[bytes], bits: int
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The images' keys, one an entry, and the entries; refuses what is damaged."""
+    """The image key of each entry, and the entries. Raises StoreDamagedError if any is damaged."""
     kind = code_type(bits)
-    of = np.array(keys, np.int64)
-    sound = [is_sound(key, blob) for key, blob in zip(keys, blobs, strict=True)]
-    if not all(sound):
-        raise StoreDamagedError(f"the codes of image number {keys[sound.index(False)]} are damaged")
+    images = np.array(keys, np.int64)
+    intact = [is_intact(key, blob) for key, blob in zip(keys, blobs, strict=True)]
+    if not all(intact):
+        damaged = keys[intact.index(False)]
+        raise StoreDamagedError(f"the codes of image number {damaged} are damaged")
     counts, rest = np.divmod(np.fromiter(map(len, blobs), np.int64, len(blobs)) - 4, kind.itemsize)
     if rest.any():
-        raise StoreDamagedError(f"the codes of image number {of[rest.argmax()]} are damaged")
+        raise StoreDamagedError(f"the codes of image number {images[rest.argmax()]} are damaged")
     entries = np.frombuffer(b"".join([b[:-4] for b in blobs]), kind)
-    return np.repeat(of, counts), entries
+    return np.repeat(images, counts), entries
 
 
-def is_sound(key: int, blob: Any) -> bool:
-    """Whether packed codes, of whatever width, are as they were written."""
+def is_intact(key: int, blob: Any) -> bool:
+    """Whether packed codes, of any width, match their checksum."""
     if type(blob) is not bytes or type(key) is not int or len(blob) < 5:
         return False
     return int.from_bytes(blob[-4:], "little") == crc32(blob[:-4], key & 0xFFFFFFFF)
@@ -83,7 +85,7 @@ _NOTHING = repr(_NONE)
 
 
 def row_crc(key: int, id: Id, *rest: Any) -> int:
-    words = _NOTHING if rest == _NONE else repr(rest)  # of images by their codes only, in bulk
+    words = _NOTHING if rest == _NONE else repr(rest)  # faster for images that have only codes
     return crc32(f"{key}|{id!r}|{words}".encode("utf-8", "surrogatepass"))
 
 

@@ -1,4 +1,4 @@
-"""The tables in an index's SQLite file: how they are created, checked and brought up to date."""
+"""The tables of an index's SQLite file: creates, checks and migrates them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class State(NamedTuple):
     """How much the store holds. It is stored beside the rows, so that a lost row is detected."""
 
     images: int = 0
-    key: int = 0  # the last key given
+    key: int = 0  # the last key assigned
     gone: int = 0  # removals so far
     keys: int = 0  # the sum of the keys of all images
 
@@ -95,15 +95,15 @@ def connect(where: str) -> sqlite3.Connection:
 
 
 def make_file(folder: Path) -> None:
-    """Creates an index's file in one step: a crash or another process leaves no partial one."""
+    """Creates an index's file in one step: neither a crash nor a race leaves a partial one."""
     if folder.exists() and not folder.is_dir():
         raise NotAnIndexError(f"{folder} is a file: an index is a folder")
     folder.mkdir(parents=True, exist_ok=True)
-    # A file that has been deleted is not created again: what remains beside it belongs to it.
+    # If the file was deleted, no new one is created: the other files belong to the old one.
     if any(not f.name.startswith(_NEW) for f in folder.iterdir()) and not (folder / FILE).exists():
-        raise NotAnIndexError(f"{folder} holds other files and no index: give a new folder")
-    with tempfile.TemporaryDirectory(prefix=_NEW, dir=folder) as own:
-        new = Path(own) / FILE
+        raise NotAnIndexError(f"{folder} holds other files and no index: choose a new folder")
+    with tempfile.TemporaryDirectory(prefix=_NEW, dir=folder) as parent:
+        new = Path(parent) / FILE
         with named_errors(str(folder)), contextlib.closing(connect(str(new))) as db:
             create(db)
         try:
@@ -126,7 +126,7 @@ def create(db: sqlite3.Connection) -> None:
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Brings the tables from the format they have to FORMAT, within a transaction."""
+    """Migrates the tables from their format to FORMAT. Call it within a transaction."""
     for step in range(version(db), FORMAT):
         for statement in MIGRATIONS[step].split(";\n"):
             db.execute(statement)
@@ -134,14 +134,14 @@ def migrate(db: sqlite3.Connection) -> None:
 
 
 def version(db: sqlite3.Connection) -> int:
-    """The format of a file; 0 if it is not an index's."""
+    """The format of a file; 0 if it is not the file of an index."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def is_as_declared(db: sqlite3.Connection) -> bool:
-    """Whether the tables are declared as `MIGRATIONS` declares them.
+    """Whether the tables are declared as in `MIGRATIONS`.
 
-    Values from a table that is declared differently may come back as values of other columns.
+    If they are not, values may come back as values of other columns.
     """
     return _declared(db) == _expected()
 
@@ -160,12 +160,12 @@ def _expected() -> list[tuple[Any, ...]]:
 
 def get_fact(db: sqlite3.Connection, name: str) -> Any:
     """A fact about the index itself, or None. Raises ValueError if its checksum does not match."""
-    found = db.execute("SELECT value, crc FROM meta WHERE name = ?", (name,)).fetchone()
-    if found is None:
+    row = db.execute("SELECT value, crc FROM meta WHERE name = ?", (name,)).fetchone()
+    if row is None:
         return None
-    if found[1] != crc32(f"{name} {found[0]}".encode()):
+    if row[1] != crc32(f"{name} {row[0]}".encode()):
         raise ValueError(f"the checksum of {name!r} does not match")
-    return json.loads(found[0])
+    return json.loads(row[0])
 
 
 def set_fact(db: sqlite3.Connection, name: str, value: Any) -> None:

@@ -1,9 +1,9 @@
 """The records of an index: images, their codes and metadata, in one SQLite file.
 
 The bucket table is derived from the store (`Store.changes` says what was committed), so losing the
-table loses nothing. SQLite checks its log but not its pages. Each row therefore carries a checksum
-of its own, and a damaged row is refused, never returned. The number of rows is stored too, so that
-a lost row is detected.
+table loses nothing. SQLite checks its log but not its pages. Each row therefore has a checksum of
+its own, and a damaged row raises an error and is never returned. The number of rows is stored too,
+so that a lost row is detected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mchindex.storage.records import (
     Id,
     Known,
     Row,
-    is_sound,
+    is_intact,
     read_row,
     row_crc,
     row_values,
@@ -37,7 +37,7 @@ from mchindex.storage.records import (
 )
 from mchindex.storage.schema import FILE, FORMAT, State, named_errors
 
-GONE_KEPT = 100_000  # removals that a reader may lag behind before it reads everything again
+GONE_KEPT = 100_000  # removals by which a reader may lag before it must read everything again
 CHUNK = 50_000  # rows read at a time
 
 
@@ -45,17 +45,17 @@ CHUNK = 50_000  # rows read at a time
 class Position:
     """How far a table has followed the store."""
 
-    key: int = 0  # of the last image it took in
+    key: int = 0  # of the last image it has added
     gone: int = 0  # removals it has seen
     keys: int = 0  # the sum of the keys of its images
 
 
 @dataclass
 class Change:
-    """What brings a table at some position up to date."""
+    """What brings a table up to date."""
 
-    to: Position  # the position it has then
-    images: int  # the number of images it has then
+    to: Position  # its position afterwards
+    images: int  # the number of its images afterwards
     removed: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     again: bool = False  # the table must be emptied first
 
@@ -70,10 +70,10 @@ class Inserted:
 
 
 class Store:
-    """The records of an index. Any number of threads and processes read; one at a time writes."""
+    """The records of an index, for any number of readers and one writer at a time."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Opens the store in `folder`, or creates it. None: in memory."""
+        """Opens the store in `folder`, or creates it; None creates one in memory."""
         self.folder = folder
         self.name = "the index in memory" if folder is None else str(folder)
         self._lock = threading.RLock()
@@ -97,7 +97,7 @@ class Store:
                     "update mchindex"
                 )
             if version < 1:  # `make_file` creates an index in one step
-                raise NotAnIndexError(f"{self.name} has a file {FILE} that is not an index's")
+                raise NotAnIndexError(f"{self.name} is not an index: mchindex did not write {FILE}")
             if version < FORMAT:
                 with self.writer(10.0), self.transaction() as db:
                     schema.migrate(db)
@@ -115,7 +115,7 @@ class Store:
 
     @classmethod
     def existing(cls, folder: str | os.PathLike[str]) -> Store:
-        """Opens a store that is there."""
+        """Opens a store, which must exist."""
         if not cls.exists(folder):
             raise NotAnIndexError(f"{os.fspath(folder)} is not an index")
         return cls(Path(folder))
@@ -127,7 +127,7 @@ class Store:
 
     def close(self) -> None:
         with self._lock:
-            # Connections that belong to the process this one was forked from are left alone.
+            # After a fork, the connections belong to the parent process and stay open.
             if self._process == os.getpid():
                 for db in self._open:
                     db.close()
@@ -140,10 +140,10 @@ class Store:
             raise StoreError(f"{self.name} was opened before this process forked: open it again")
 
     def check_schema(self) -> None:
-        """Refuses tables that are not declared as we declare them."""
+        """Raises StoreDamagedError if the tables are not declared as in `schema`."""
         with self._reading() as db:
             if not schema.is_as_declared(db):
-                raise StoreDamagedError(f"{self.name} is damaged: its tables are not as declared")
+                raise StoreDamagedError(f"{self.name} is damaged: its schema has been changed")
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -155,7 +155,7 @@ class Store:
 
     @contextlib.contextmanager
     def writer(self, wait: float = 0.0) -> Iterator[None]:
-        """Makes this the only writer, after `wait` seconds at most."""
+        """Makes this the only writer. Waits up to `wait` seconds for another one to finish."""
         self.check_open()
         with self._writer.hold(wait):
             yield
@@ -181,9 +181,9 @@ class Store:
                 raise
 
     def insert(self, rows: Sequence[Row]) -> Inserted:
-        """Stores images and replaces those whose id is already there.
+        """Stores images, replacing those whose id is already stored.
 
-        If an id comes twice among the rows, the last one counts.
+        If several rows have the same id, the last one is stored.
         """
         with self.transaction() as db:
             state = self._state(db)
@@ -212,15 +212,15 @@ class Store:
         """The smallest integer above all integer ids; 0 if there are none."""
         with self._reading() as db:
             # Integers sort before text in SQLite, so the index on ids has the answer.
-            found = db.execute(
+            largest = db.execute(
                 "SELECT id FROM images WHERE id < '' ORDER BY id DESC LIMIT 1"
             ).fetchone()
-        if found and found[0] == 2**63 - 1:
-            raise ValueError("no integer is left to number images by: give ids")
-        return max(0, 1 + found[0]) if found else 0
+        if largest and largest[0] == 2**63 - 1:
+            raise ValueError("no integer is left to number images with: give ids")
+        return max(0, 1 + largest[0]) if largest else 0
 
     def remove(self, ids: Sequence[Id]) -> Mapping[Id, Known]:
-        """Removes images; returns those that were there."""
+        """Removes images; returns those that were stored."""
         with self.transaction() as db:
             known = _known(db, ids)
             self._drop(db, known, self._state(db))
@@ -243,11 +243,11 @@ class Store:
         return state
 
     def touch(self, ids: dict[Id, dict[str, Any]]) -> None:
-        """Changes columns of images whose codes stay: the file's time, the metadata."""
+        """Changes the size, the time or the metadata of images whose codes stay the same."""
         with self.transaction() as db:
             for row in list(_rows(db, "id", list(ids))):
-                kept = {"time": row.time, "size": row.size, "metadata": row.metadata}
-                new = kept | ids[row.id]
+                old = {"time": row.time, "size": row.size, "metadata": row.metadata}
+                new = old | ids[row.id]
                 path = "" if row.path is not None and row.path == row.id else row.path
                 crc = row_crc(
                     row.key, row.id, path, new["size"], new["time"], row.hash, row.width,
@@ -259,7 +259,7 @@ class Store:
                 )
 
     def trim_removals(self) -> None:
-        """Forgets removals that every reader has long seen."""
+        """Deletes old removals. A reader that lags behind them reads everything again."""
         with self.transaction() as db:
             db.execute("DELETE FROM gone WHERE seq <= ?", (self._state(db).gone - GONE_KEPT,))
 
@@ -283,10 +283,10 @@ class Store:
                 schema.set_fact(db, name, value)
 
     def _state(self, db: sqlite3.Connection) -> State:
-        found = self._get(db, "state")
-        if found is None:
-            raise StoreDamagedError(f"{self.name} is damaged: it does not say how much it holds")
-        return State(*found)
+        state = self._get(db, "state")
+        if state is None:
+            raise StoreDamagedError(f"{self.name} is damaged: the number of its images is missing")
+        return State(*state)
 
     @staticmethod
     def _set_state(db: sqlite3.Connection, state: State) -> None:
@@ -303,10 +303,10 @@ class Store:
             return _known(db, ids)
 
     def rows(self, keys: Sequence[int]) -> dict[int, Row]:
-        """Images by their keys; of one that was removed since, the id only."""
+        """Images by their keys. Images that have since been removed have only an id."""
         with self.one_state(), self._reading() as db:
-            found = {row.key: row for row in _rows(db, "key", keys)}
-            lost = [key for key in keys if key not in found]
+            rows = {row.key: row for row in _rows(db, "key", keys)}
+            lost = [key for key in keys if key not in rows]
             if lost:
                 query = (
                     "SELECT seq, key, id, crc FROM gone "
@@ -314,71 +314,73 @@ class Store:
                 )
                 for seq, key, id_, crc in db.execute(query, (json.dumps(lost),)):
                     _check_gone(seq, key, id_, crc)
-                    found[key] = Row(id_, b"", key=key)
+                    rows[key] = Row(id_, b"", key=key)
             for key in lost:
-                if key not in found:
+                if key not in rows:
                     if self._trimmed(db):
                         raise StoreError("images were removed since the search: search again")
-                    raise StoreDamagedError(f"{self.name} is damaged: it lacks image number {key}")
-        return found
+                    raise StoreDamagedError(
+                        f"{self.name} is damaged: image number {key} is missing"
+                    )
+        return rows
 
     def row(self, id: Id) -> Row | None:
         with self.one_state(), self._reading() as db:
             row = next(_rows(db, "id", [id]), None)
-            if row is None:  # looks a second time, past the index on ids, which may be damaged
+            if row is None:  # look again without the index on ids, which may be damaged
                 query = "SELECT key FROM images NOT INDEXED WHERE id = ?"
                 if db.execute(query, (id,)).fetchone():
-                    raise StoreDamagedError(f"{self.name} is damaged: its list of ids is")
+                    raise StoreDamagedError(f"{self.name} is damaged: its index of ids is wrong")
             return row
 
     def each(self) -> Iterator[Row]:
-        """All images in the order in which they came."""
+        """All images, oldest first."""
         last = count = total = 0
         with self.one_state(), self._reading() as db:
             version, state = self.version(), self._state(db)
         while True:
             with self._reading() as db:
                 query = f"SELECT {COLUMNS} FROM images WHERE key > ? ORDER BY key LIMIT 1000"
-                part = [read_row(values) for values in db.execute(query, (last,))]
-            if not part:
+                rows = [read_row(values) for values in db.execute(query, (last,))]
+            if not rows:
                 break
-            yield from part
-            last = part[-1].key
-            count += len(part)
-            total += sum(row.key for row in part)
+            yield from rows
+            last = rows[-1].key
+            count += len(rows)
+            total += sum(row.key for row in rows)
         if (count, total) != (state.images, state.keys) and version == self.version():
-            raise self._lacking()
+            raise self._images_missing()
 
     def salvage(self) -> Iterator[Row | None]:
-        """All images that can still be read, and None for each that cannot."""
+        """Yields each image, or None for one that cannot be read."""
         end = 1 + self._last_key()
 
-        def part(low: int, high: int) -> Iterator[Row | None]:
+        def between(low: int, high: int) -> Iterator[Row | None]:
             query = f"SELECT {COLUMNS} FROM images WHERE key >= ? AND key < ? ORDER BY key"
             try:
                 with self._reading() as db:
-                    found = db.execute(query, (low, high)).fetchall()
+                    rows = db.execute(query, (low, high)).fetchall()
             except StoreError:
                 if high - low <= 1:
                     yield None
                 else:
                     middle = (low + high) // 2
-                    yield from part(low, middle)
-                    yield from part(middle, high)
+                    yield from between(low, middle)
+                    yield from between(middle, high)
                 return
-            for values in found:
+            for values in rows:
                 try:
                     row = read_row(values)
                 except StoreDamagedError:
                     yield None
                 else:
-                    yield row if is_sound(row.key, row.codes) else None
+                    yield row if is_intact(row.key, row.codes) else None
 
         for low in range(1, end, 1000):
-            yield from part(low, min(low + 1000, end))
+            yield from between(low, min(low + 1000, end))
 
     def _last_key(self) -> int:
-        """The largest key that there may be, by the best witness that can be read."""
+        """The largest key there may be, from the best source that can still be read."""
         with contextlib.suppress(StoreError), self._reading() as db:
             return self._state(db).key
         with contextlib.suppress(StoreError), self._reading() as db:
@@ -387,7 +389,7 @@ class Store:
         return (self.folder / FILE).stat().st_size // 20  # no row is shorter
 
     def matching(self, conditions: Mapping[str, Any]) -> NDArray[np.int64]:
-        """The keys of the images whose metadata meet all conditions (see `filters`)."""
+        """The keys of the images whose metadata meets all conditions (see `filters`)."""
         text, values = filters.where(conditions)
         with self._reading() as db:
             query = f"SELECT key FROM images WHERE {text}"
@@ -401,12 +403,12 @@ class Store:
 
     @contextlib.contextmanager
     def one_state(self) -> Iterator[None]:
-        """Within it, all that is read is of one moment, whatever others write."""
+        """Makes all reads within it see the store as of one moment, whatever others write."""
         with self._lock:
             if self._reads == 0:
                 with self._reading() as db:
                     db.execute("BEGIN")
-                    db.execute("PRAGMA user_version").fetchone()  # the first read is the moment
+                    db.execute("PRAGMA user_version").fetchone()  # the first read sets the moment
             self._reads += 1
             try:
                 yield
@@ -414,16 +416,16 @@ class Store:
                 self._reads -= 1
                 if self._reads == 0 and self._read.in_transaction:
                     with named_errors(self.name):
-                        self._read.execute("ROLLBACK")  # of a damaged file, a COMMIT fails
+                        self._read.execute("ROLLBACK")  # COMMIT fails if the file is damaged
 
     def removed(self, since: int) -> NDArray[np.int64]:
-        """Keys of the images removed after that many removals."""
+        """The keys of the images removed after the first `since` removals."""
         with self._reading() as db:
-            found = db.execute("SELECT seq, key, id, crc FROM gone WHERE seq > ?", (since,))
-            return np.array([_check_gone(*values) for values in found], np.int64)
+            rows = db.execute("SELECT seq, key, id, crc FROM gone WHERE seq > ?", (since,))
+            return np.array([_check_gone(*values) for values in rows], np.int64)
 
     def version(self) -> tuple[int, int]:
-        """Changes with every commit, of this process or another."""
+        """A value that changes with every commit, of this process or another."""
         with self._reading() as db:
             return db.execute("PRAGMA data_version").fetchone()[0], self._written
 
@@ -431,16 +433,16 @@ class Store:
     def changes(
         self, at: Position, bits: int
     ) -> Iterator[tuple[Change, Iterator[tuple[NDArray[np.int64], NDArray[Any]]]]]:
-        """What was committed since a position, as one state: removals, and entries in parts."""
+        """What was committed since a position, in one state: removals, and entries in chunks."""
         with self.one_state(), self._reading() as db:
             state = self._state(db)
             change = Change(Position(state.key, state.gone, state.keys), state.images)
-            # A table that is ahead stands at something that the store has lost.
+            # A table that is ahead of the store holds what the store has lost.
             change.again = at.gone < self._trimmed(db) or at.gone > state.gone or at.key > state.key
             if at.key and not change.again:
                 change.removed = self.removed(at.gone)
 
-            def parts() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+            def chunks() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
                 start = 0 if change.again else at.key
                 keys = 0 if change.again else at.keys
                 keys -= int(change.removed[change.removed <= start].sum())
@@ -450,15 +452,15 @@ class Store:
                     yield unpack_codes([key for key, _ in rows], [c for _, c in rows], bits)
                     keys += sum(key for key, _ in rows)
                 if keys != state.keys:
-                    raise self._lacking()
+                    raise self._images_missing()
 
-            yield change, parts()
+            yield change, chunks()
 
-    def _lacking(self) -> StoreDamagedError:
-        return StoreDamagedError(f"{self.name} is damaged: it lacks images")
+    def _images_missing(self) -> StoreDamagedError:
+        return StoreDamagedError(f"{self.name} is damaged: images are missing")
 
     def _trimmed(self, db: sqlite3.Connection) -> int:
-        """How many removals were forgotten."""
+        """How many removals `trim_removals` has deleted."""
         least = db.execute("SELECT min(seq) FROM gone").fetchone()[0]
         return self._state(db).gone if least is None else int(least) - 1
 
@@ -475,13 +477,13 @@ class Store:
                 source.backup(copy)
 
     def problems(self) -> list[str]:
-        """What SQLite itself finds wrong with the file."""
+        """What SQLite's integrity check finds wrong with the file."""
         with self._reading() as db:
-            found = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
-        return [] if found == ["ok"] else found
+            lines = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
+        return [] if lines == ["ok"] else lines
 
     def bytes(self) -> int:
-        """On the disk, the log included; in memory, SQLite's pages."""
+        """The size of the folder, or of SQLite's pages if the store is in memory."""
         if self.folder is None:
             with self._reading() as db:
                 pages, size = (
@@ -491,7 +493,7 @@ class Store:
             return int(pages * size)
         total = 0
         for file in self.folder.rglob("*"):
-            with contextlib.suppress(OSError):  # a snapshot or a log may go at any time
+            with contextlib.suppress(OSError):  # a snapshot or a log may be deleted at any time
                 total += file.stat().st_size if file.is_file() else 0
         return total
 
@@ -513,10 +515,12 @@ def _known(db: sqlite3.Connection, ids: Iterable[Id]) -> dict[Id, Known]:
 def _rows(db: sqlite3.Connection, column: str, values: Sequence[Any]) -> Iterator[Row]:
     query = f"SELECT {COLUMNS} FROM images WHERE {column} IN (SELECT value FROM json_each(?))"
     wanted = set(values)
-    for found in db.execute(query, (_json(values),)):
-        row = read_row(found)
+    for fields in db.execute(query, (_json(values),)):
+        row = read_row(fields)
         if (row.id if column == "id" else row.key) not in wanted:
-            raise StoreDamagedError(f"the record of image number {row.key} is found by another's")
+            raise StoreDamagedError(
+                f"the record of image number {row.key} is stored under another {column}"
+            )
         yield row
 
 

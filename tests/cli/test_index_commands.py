@@ -1,4 +1,4 @@
-"""The index on the command line: exit codes, what goes where, and what is said when it fails."""
+"""The index commands: exit codes, output and error messages."""
 
 import io
 import json
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it, as the current folder; the index names the photos by their first places."""
+    """A copy of that folder as the current folder. The index has the paths of the originals."""
     home = Path(shutil.copytree(made, tmp_path / "home"))
     monkeypatch.chdir(home)
     monkeypatch.delenv("MCH_INDEX", raising=False)
@@ -61,19 +61,20 @@ def home(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def empty(home: Path) -> Path:
-    """The same without an index."""
+    """The same folder without an index."""
     shutil.rmtree(home / "photos.mch")
     return home
 
 
 def lines(capsys: Capture, *arguments: str, code: int = 0) -> list[Any]:
-    """What a command prints as JSON, a line an object."""
+    """The JSON objects that a command prints, one per line."""
     capsys.readouterr()
     assert run(arguments) == code
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def said(capsys: Capture, *arguments: str, code: int = 0) -> tuple[str, str]:
+def printed(capsys: Capture, *arguments: str, code: int = 0) -> tuple[str, str]:
+    """What a command prints on stdout and stderr."""
     capsys.readouterr()
     assert run(arguments) == code
     out, error = capsys.readouterr()
@@ -81,7 +82,8 @@ def said(capsys: Capture, *arguments: str, code: int = 0) -> tuple[str, str]:
 
 
 def refusal(capsys: Capture, *arguments: str) -> str:
-    out, error = said(capsys, *arguments, code=2)
+    """The message of a command that is refused: one line on stderr, exit code 2."""
+    out, error = printed(capsys, *arguments, code=2)
     assert out == ""
     assert error.startswith("mch: ")
     assert error.count("\n") == 1
@@ -98,18 +100,18 @@ def metadata(index: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help(name: str, capsys: Capture) -> None:
-    out, _ = said(capsys, name, "--help")
+    out, _ = printed(capsys, name, "--help")
     assert f"Usage: mch {name}" in out
     assert "Examples:" in out
 
 
-def test_main_help_tells_of_completion(capsys: Capture) -> None:
-    out, _ = said(capsys, "--help")
+def test_main_help_mentions_completion(capsys: Capture) -> None:
+    out, _ = printed(capsys, "--help")
     assert "mch --install-completion" in out
     assert all(f" {name} " in out for name in COMMANDS)
 
 
-def test_help_and_models_are_light(tmp_path: Path) -> None:
+def test_help_and_models_import_nothing_heavy(tmp_path: Path) -> None:
     script = (
         "import sys; from mchindex.cli import run; "
         f"codes = [run([name, '--help']) for name in {COMMANDS}]; "
@@ -121,7 +123,7 @@ def test_help_and_models_are_light(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(shell: str, home: Path) -> None:
+def test_the_shell_completes_commands(shell: str, home: Path) -> None:
     env = os.environ | {
         "PYTHONPATH": str(Path(options_file.__file__).resolve().parents[2]),
         "_MCH_COMPLETE": f"complete_{shell}",
@@ -138,8 +140,8 @@ def test_completion(shell: str, home: Path) -> None:
     assert "remove" not in done.stdout
 
 
-def test_show_completion(home: Path) -> None:
-    # Else it is for the shell that the tests run in, which may be one without completion.
+def test_the_completion_script_can_be_printed(home: Path) -> None:
+    # Typer would otherwise detect the shell that runs the tests, which may not support completion.
     env = os.environ | {
         "PYTHONPATH": str(Path(options_file.__file__).resolve().parents[2]),
         "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
@@ -153,8 +155,8 @@ def test_show_completion(home: Path) -> None:
 # Adding
 
 
-def test_add(empty: Path, capsys: Capture) -> None:
-    write(empty / "photos" / "notes.txt", "no image")
+def test_add_reports_what_it_did(empty: Path, capsys: Capture) -> None:
+    write(empty / "photos" / "notes.txt", "not an image")
     (facts,) = lines(capsys, "add", "photos", "--model", "model", "--json")
     took = facts.pop("seconds"), facts.pop("images_per_second")
     assert min(took) > 0
@@ -164,23 +166,23 @@ def test_add(empty: Path, capsys: Capture) -> None:
     }  # fmt: skip
     photo(50).save(empty / "photos" / "003.png")
     write_photos(empty / "photos", 1, first=20)
-    out, error = said(capsys, "add", "photos/*.png")
+    out, error = printed(capsys, "add", "photos/*.png")
     assert error == ""
     assert "1 added, 1 replaced, 11 unchanged in " in out
     assert "photos.mch: 13 images" in out
 
 
-def test_failed_images_are_named(empty: Path, capsys: Capture) -> None:
+def test_add_lists_failed_images(empty: Path, capsys: Capture) -> None:
     for i in range(25):
-        write(empty / "photos" / f"[bad] {i:02d}.jpg", "no image")
+        write(empty / "photos" / f"[bad] {i:02d}.jpg", "not an image")
     arguments = ("add", "photos", "missing.jpg", "--model", "model")
-    out, _ = said(capsys, *arguments, code=1)
+    out, _ = printed(capsys, *arguments, code=1)
     assert "12 added" in out
     assert "26 failed" in out
     assert f"{empty}/photos/[bad] 19.jpg: not an image of a known format" in out
     assert "[bad] 20.jpg" not in out
     assert "… 6 more" in out
-    out, _ = said(capsys, *arguments, "--verbose", code=1)
+    out, _ = printed(capsys, *arguments, "--verbose", code=1)
     assert f"{empty}/missing.jpg: No such file or directory" in out
     assert "more" not in out
     (facts,) = lines(capsys, *arguments, "--json", code=1)
@@ -191,7 +193,7 @@ def test_failed_images_are_named(empty: Path, capsys: Capture) -> None:
     }
 
 
-def test_the_index_of_the_environment(
+def test_mch_index_names_the_index(
     empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("MCH_INDEX", str(empty / "elsewhere.mch"))
@@ -201,7 +203,7 @@ def test_the_index_of_the_environment(
     assert (facts["images"], facts["path"]) == (12, str(empty / "elsewhere.mch"))
 
 
-def test_metadata(empty: Path, capsys: Capture) -> None:
+def test_metadata_is_read_from_options_and_files(empty: Path, capsys: Capture) -> None:
     write(
         empty / "photos" / "notes.csv",
         '\ufefffile,title,year\n000.png,"a, b",1999\n'
@@ -209,48 +211,48 @@ def test_metadata(empty: Path, capsys: Capture) -> None:
     )
     arguments = ["add", "photos", "--model", "model", "-q", "--metadata", "year=2024"]
     arguments += ["--metadata", "album=a=b", "--metadata-file", "photos/notes.csv"]
-    _, error = said(capsys, *arguments)
+    _, error = printed(capsys, *arguments)
     assert error == "mch: warning: lines of photos/notes.csv that match no image given here: 1\n"
-    found = metadata(empty / "photos.mch")
-    assert found["000.png"] == {"year": "1999", "album": "a=b", "title": "a, b"}
-    assert found["001.png"] == {"year": "2001", "album": "a=b"}
-    assert found["002.png"] == {"year": 2024, "album": "a=b", "title": "x"}
-    assert found["003.png"] == {"year": 2024, "album": "a=b"}
-    # JSON has types of its own; where nothing is said, what is stored stays.
+    stored = metadata(empty / "photos.mch")
+    assert stored["000.png"] == {"year": "1999", "album": "a=b", "title": "a, b"}
+    assert stored["001.png"] == {"year": "2001", "album": "a=b"}
+    assert stored["002.png"] == {"year": 2024, "album": "a=b", "title": "x"}
+    assert stored["003.png"] == {"year": 2024, "album": "a=b"}
+    # Values in JSON keep their types. Images that the file does not name keep their metadata.
     write(empty / "m.jsonl", '{"file": "photos/000.png", "tags": ["a", 1]}\n\n')
     assert run(["add", "photos", "-q", "--metadata-file", "m.jsonl"]) == 0
     photo(60).save(empty / "photos" / "003.png")
     (facts,) = lines(capsys, "add", "photos", "--json")
     assert facts["replaced"] == 1
     again = metadata(empty / "photos.mch")
-    assert again == found | {"000.png": {"tags": ["a", 1]}}
+    assert again == stored | {"000.png": {"tags": ["a", 1]}}
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "message"),
     [
         ("m.csv", "name,x\na,b\n", "m.csv:1: the header has no column named file"),
         ("m.csv", "", "m.csv:1: the header has no column named file"),
-        ("m.csv", "file,x\na.png,b,c\n", "m.csv:2: it has more cells"),
-        ("m.csv", "file,x\n,b\n", "m.csv:2: it names no file"),
+        ("m.csv", "file,x\na.png,b,c\n", "m.csv:2: more cells than in the header"),
+        ("m.csv", "file,x\n,b\n", "m.csv:2: the line names no file"),
         ("m.csv", "file\na.png\n./a.png\n", "m.csv:3: ./a.png appears twice"),
         ("m.csv", 'file\n"a.png\n', "m.csv:"),
         ("m.jsonl", '{"file": "a"}\n{\n', "m.jsonl:2: "),
         ("m.jsonl", "[]\n", "m.jsonl:1: each line must be an object"),
-        ("m.jsonl", '{"file": 3}\n', "m.jsonl:1: it names no file"),
-        ("m.txt", "", "it must be .csv or .jsonl"),
+        ("m.jsonl", '{"file": 3}\n', "m.jsonl:1: the line names no file"),
+        ("m.txt", "", "must end in .csv or .jsonl"),
     ],
 )
-def test_metadata_files_that_are_wrong(
-    empty: Path, capsys: Capture, name: str, content: str, words: str
+def test_invalid_metadata_files_are_refused(
+    empty: Path, capsys: Capture, name: str, content: str, message: str
 ) -> None:
     write(empty / name, content)
     error = refusal(capsys, "add", "photos", "--model", "model", "--metadata-file", name)
-    assert words in error
+    assert message in error
     assert not (empty / "photos.mch").exists()
 
 
-def test_notes_say_nothing_of_other_images(tmp_path: Path) -> None:
+def test_a_metadata_file_applies_only_to_the_images_it_names(tmp_path: Path) -> None:
     assert not MetadataByPath([], None)
     assert MetadataByPath([], None)("a.png") is None
     notes = MetadataByPath(["a=1"], write(tmp_path / "m.csv", "file,b\nx.png,2\n"))
@@ -260,7 +262,7 @@ def test_notes_say_nothing_of_other_images(tmp_path: Path) -> None:
     assert notes.unused() == 0
 
 
-def test_prune(empty: Path, capsys: Capture) -> None:
+def test_add_prunes_only_the_given_folders(empty: Path, capsys: Capture) -> None:
     write_photos(empty / "others", 2)
     assert run(["add", "photos", "others", "--model", "model", "-q"]) == 0
     for file in (empty / "photos" / "001.png", empty / "others" / "001.png"):
@@ -273,7 +275,7 @@ def test_prune(empty: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ("nothing.jpg", "nothing.jpg: No such file"),
         ("nothing/*.jpg", "nothing/*.jpg: no file matches this pattern"),
@@ -288,8 +290,8 @@ def test_prune(empty: Path, capsys: Capture) -> None:
         ("", "PATH..."),
     ],
 )
-def test_add_refuses(empty: Path, capsys: Capture, arguments: str, words: str) -> None:
-    assert words in refusal(capsys, "add", *arguments.split())
+def test_add_refuses_bad_input(empty: Path, capsys: Capture, arguments: str, message: str) -> None:
+    assert message in refusal(capsys, "add", *arguments.split())
 
 
 def test_another_model_is_refused(home: Path, capsys: Capture) -> None:
@@ -299,7 +301,7 @@ def test_another_model_is_refused(home: Path, capsys: Capture) -> None:
     assert run(["add", "photos/003.png", "--model", "model", "-q"]) == 0
 
 
-def test_what_is_no_index(home: Path, capsys: Capture) -> None:
+def test_a_missing_index_is_refused(home: Path, capsys: Capture) -> None:
     assert "holds other files" in refusal(capsys, "add", "photos", "-i", "photos", "--model=model")
     for command in (["search", "photos/001.png"], ["remove", "x"], ["info"], ["verify"]):
         assert "there is no index none.mch" in refusal(capsys, *command, "-i", "none.mch")
@@ -307,20 +309,22 @@ def test_what_is_no_index(home: Path, capsys: Capture) -> None:
     assert not (home / "none.mch").exists()
 
 
-def test_one_writer_at_a_time(home: Path, capsys: Capture) -> None:
+def test_a_second_writer_is_refused(home: Path, capsys: Capture) -> None:
     with MCHIndex.open(home / "photos.mch") as index, index._store.writer():
         id = str(next(iter(index)))
         for command in (["add", "photos"], ["remove", id]):
             assert "is writing to it" in refusal(capsys, *command, "--wait", "0.1")
 
 
-def test_ctrl_c_and_on(empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_add_continues_after_ctrl_c(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     write_photos(empty / "photos", 200, first=100)
     arguments = ["add", "photos", "--model", "model", "--batch", "1"]
     with monkeypatch.context() as patch:
         press = lambda display, step: signal.raise_signal(signal.SIGINT)  # noqa: E731
         patch.setattr(Display, "__call__", press)
-        out, error = said(capsys, *arguments, code=130)
+        out, error = printed(capsys, *arguments, code=130)
     with MCHIndex.open("photos.mch") as index:
         before = len(index)
     assert 0 < before < 212
@@ -336,7 +340,7 @@ def test_ctrl_c_and_on(empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Cap
 # Searching
 
 
-def test_search(home: Path, capsys: Capture) -> None:
+def test_search_prints_the_hits(home: Path, capsys: Capture) -> None:
     (answer,) = lines(capsys, "search", "photos/004.png", "-k", "3", "--json")
     assert answer["query"] == "photos/004.png"
     with MCHIndex.open(home / "photos.mch") as index:
@@ -351,35 +355,35 @@ def test_search(home: Path, capsys: Capture) -> None:
         assert answer["hits"] == want
         assert (answer["buckets"], answer["radius"]) == (hits.buckets, hits.radius)
         assert answer["exact"] is True
-    out, error = said(capsys, "search", "photos/004.png", "photos/005.png", "-k", "2")
+    out, error = printed(capsys, "search", "photos/004.png", "photos/005.png", "-k", "2")
     assert error == ""
     assert out.count("/photos/004.png") == out.count("/photos/005.png") >= 1
     assert out.count("radius") == 2
     assert "distance" in out
 
 
-def test_more_like_this(home: Path, capsys: Capture) -> None:
+def test_search_by_id_finds_more_like_it(home: Path, capsys: Capture) -> None:
     with MCHIndex.open("photos.mch") as index:
-        own = next(index.images())
-        index.add_codes([7, 8], np.repeat(own.codes[:1], 2, axis=0))
-    (answer,) = lines(capsys, "search", "--id", str(own.id), "--json")
-    assert own.id not in [hit["id"] for hit in answer["hits"]]
+        first = next(index.images())
+        index.add_codes([7, 8], np.repeat(first.codes[:1], 2, axis=0))
+    (answer,) = lines(capsys, "search", "--id", str(first.id), "--json")
+    assert first.id not in [hit["id"] for hit in answer["hits"]]
     (answer,) = lines(capsys, "search", "--id", "7", "--json", "-k", "30")
     ids = [hit["id"] for hit in answer["hits"]]
     assert (answer["query"], 8 in ids, 7 in ids) == (7, True, False)
-    out, _ = said(capsys, "search", "--id", "7", "-k", "20")
+    out, _ = printed(capsys, "search", "--id", "7", "-k", "20")
     assert "image" in out
-    region = own.regions[-1]
-    (answer,) = lines(capsys, "search", "--id", str(own.id), "--region", region, "--json")
+    region = first.regions[-1]
+    (answer,) = lines(capsys, "search", "--id", str(first.id), "--region", region, "--json")
     assert answer["hits"]
     assert "has no code for 'nowhere'" in refusal(
-        capsys, "search", "--id", str(own.id), "--region", "nowhere"
+        capsys, "search", "--id", str(first.id), "--region", "nowhere"
     )
     assert "there is no image 99" in refusal(capsys, "search", "--id", "99")
 
 
-def test_a_region_of_the_query(home: Path, capsys: Capture) -> None:
-    """A picture that hides a photo in its corner finds it by that corner."""
+def test_search_by_a_region_of_the_query(home: Path, capsys: Capture) -> None:
+    """A photo is found by the corner of a picture that it was pasted into."""
     paper = Image.new("RGB", (200, 100), "white")
     paper.paste(Image.open("photos/004.png"), (100, 20))
     paper.save("paper.png")
@@ -392,12 +396,12 @@ def test_a_region_of_the_query(home: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("text", ["1,2,3", "a,b,c,d", "0,0,nan,1", "", "1,2,3,4,5"])
-def test_boxes_that_are_none(text: str) -> None:
+def test_invalid_boxes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected x0,y0,x1,y1"):
         read_box(text)
 
 
-def test_filters(home: Path, capsys: Capture) -> None:
+def test_search_with_filters(home: Path, capsys: Capture) -> None:
     def years(*filters: str, code: int = 0) -> set[Any]:
         options = [part for f in filters for part in ("--filter", f)]
         arguments = ["search", "photos/004.png", "-k", "50", "--json", *options]
@@ -414,15 +418,15 @@ def test_filters(home: Path, capsys: Capture) -> None:
     assert years('year="2021"') == {"2021"}
 
 
-def test_conditions() -> None:
+def test_filter_options_become_conditions() -> None:
     assert conditions([]) is None
-    found = conditions(["a=1", "a=x", "b=true", "c=", "d=1=2"])
-    assert found == {
+    filter = conditions(["a=1", "a=x", "b=true", "c=", "d=1=2"])
+    assert filter == {
         "a": {"=": [1, "1", "x"]}, "b": {"=": [True, "true"]}, "c": {"=": [""]},
         "d": {"=": ["1=2"]},
     }  # fmt: skip
-    found = conditions(["year>=2020", "year<2024", "camera.model!=X100", "a>=b=c"])
-    assert found == {
+    filter = conditions(["year>=2020", "year<2024", "camera.model!=X100", "a>=b=c"])
+    assert filter == {
         "year": {">=": [2020, "2020"], "<": [2024, "2024"]},
         "camera.model": {"!=": ["X100"]},
         "a": {">=": ["b=c"]},
@@ -442,57 +446,57 @@ def test_conditions() -> None:
         ("9223372036854775808", "9223372036854775808"), ("a b", "a b"), ("{}", "{}"),
     ],
 )  # fmt: skip
-def test_scalars(text: str, value: Any) -> None:
+def test_values_are_read_as_json_scalars_or_text(text: str, value: Any) -> None:
     assert scalar(text) == value
     assert type(scalar(text)) is type(value)
 
 
-def test_nothing_found(home: Path, capsys: Capture) -> None:
-    out, error = said(capsys, "search", "photos/004.png", "--filter", "x=y", code=1)
+def test_search_exits_with_1_if_nothing_is_found(home: Path, capsys: Capture) -> None:
+    out, error = printed(capsys, "search", "photos/004.png", "--filter", "x=y", code=1)
     assert (out, error) == ("nothing found\n", "")
     with MCHIndex.open("none.mch", "model"):
         pass
-    out, error = said(capsys, "search", "photos/004.png", "-i", "none.mch", code=1)
+    out, error = printed(capsys, "search", "photos/004.png", "-i", "none.mch", code=1)
     assert error == "mch: none.mch is empty\n"
 
 
-def test_limits(home: Path, capsys: Capture) -> None:
+def test_search_names_the_limit_that_was_reached(home: Path, capsys: Capture) -> None:
     (answer,) = lines(capsys, "search", "photos/004.png", "--max-radius", "1", "--json", "-k", "50")
     assert {hit["distance"] for hit in answer["hits"]} <= {0, 1}
     (answer,) = lines(capsys, "search", "photos/004.png", "--max-buckets=1", "--json", "-k", "50")
     assert (answer["buckets"], answer["exact"]) == (1, False)
-    out, _ = said(capsys, "search", "photos/004.png", "--max-buckets", "1", "-k", "50")
+    out, _ = printed(capsys, "search", "photos/004.png", "--max-buckets", "1", "-k", "50")
     assert "(stopped by --max-buckets)" in out
-    out, _ = said(capsys, "search", "photos/004.png", "--max-radius", "1", "-k", "50")
+    out, _ = printed(capsys, "search", "photos/004.png", "--max-radius", "1", "-k", "50")
     assert "(stopped by --max-radius)" in out
 
 
-def test_pages(home: Path, capsys: Capture) -> None:
+def test_offset_prints_the_next_page(home: Path, capsys: Capture) -> None:
     (whole,) = lines(capsys, "search", "photos/004.png", "-k", "6", "--json")
     (page,) = lines(capsys, "search", "photos/004.png", "-k", "3", "--offset", "3", "--json")
     assert page["hits"] == whole["hits"][3:]
 
 
-def test_removing_and_counting_by_filter(home: Path, capsys: Capture) -> None:
+def test_info_and_remove_take_filters(home: Path, capsys: Capture) -> None:
     with MCHIndex.open("photos.mch") as index:
         for number, id in enumerate(list(index)):
             index.set_metadata(id, {"year": 2015 + number})
-    out, _ = said(capsys, "info", "--filter", "year>=2020")
+    out, _ = printed(capsys, "info", "--filter", "year>=2020")
     assert re.search(r"matching +7\s", out)
-    out, _ = said(capsys, "remove", "--filter", "year<2020")
+    out, _ = printed(capsys, "remove", "--filter", "year<2020")
     assert out == "5 images removed, 7 left\n"
     assert "give the ids of images, or --filter" in refusal(capsys, "remove")
     assert run(["remove", "--filter", "year<2020"]) == 1
 
 
-def test_backup(home: Path, capsys: Capture) -> None:
-    out, error = said(capsys, "backup", "copies/photos.mch")
+def test_backup_copies_the_index(home: Path, capsys: Capture) -> None:
+    out, error = printed(capsys, "backup", "copies/photos.mch")
     assert (out, error) == ("12 images copied to copies/photos.mch\n", "")
     assert run(["verify", "-i", "copies/photos.mch"]) == 0
-    assert "exists" in refusal(capsys, "backup", "copies/photos.mch")
+    assert "already exists" in refusal(capsys, "backup", "copies/photos.mch")
 
 
-def test_a_picture_of_the_hits(home: Path, capsys: Capture) -> None:
+def test_search_draws_the_hits(home: Path, capsys: Capture) -> None:
     query = ["search", "photos/004.png", "photos/005.png", "-k", "6", "--columns", "3"]
     assert run([*query, "--out", "deep/grid.png"]) == 0
     with Image.open("deep/grid.png") as grid:
@@ -504,14 +508,16 @@ def test_a_picture_of_the_hits(home: Path, capsys: Capture) -> None:
     assert run(["search", "--id", id, "--region", "whole", "--out", "grid.jpg"]) == 0
     with Image.open("grid.jpg") as grid:
         assert grid.format == "JPEG"
-    assert "written as .png" in refusal(capsys, "search", "x.png", "--out", "grid.txt")
+    assert "must end in .png" in refusal(capsys, "search", "x.png", "--out", "grid.txt")
 
 
-def test_open(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_opens_the_drawing(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(home))
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    _, error = said(capsys, "search", "photos/004.png", "--open")
+    _, error = printed(capsys, "search", "photos/004.png", "--open")
     assert error.startswith("mch: there is no desktop to show the picture on: it is in ")
     with Image.open(error.rsplit(" ", 1)[1].strip()) as grid:
         assert grid.format == "PNG"
@@ -519,13 +525,13 @@ def test_open(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> N
     write(viewer, f'#!/bin/sh\necho "$1" > {home}/seen\n').chmod(0o755)
     monkeypatch.setenv("PATH", f"{viewer.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("DISPLAY", ":9")
-    _, error = said(capsys, "search", "photos/004.png", "--open", "--out", "grid.png")
+    _, error = printed(capsys, "search", "photos/004.png", "--open", "--out", "grid.png")
     assert error == ""
     assert (home / "seen").read_text().strip() == str(home / "grid.png")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ("", "give images to search by, or --id"),
         ("photos/001.png --id 3", "give images to search by, or --id"),
@@ -538,37 +544,41 @@ def test_open(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> N
         ("photos/001.png --device nonsense", "device 'nonsense'"),
     ],
 )
-def test_search_refuses(home: Path, capsys: Capture, arguments: str, words: str) -> None:
-    assert words in refusal(capsys, "search", *arguments.split())
+def test_search_refuses_bad_input(
+    home: Path, capsys: Capture, arguments: str, message: str
+) -> None:
+    assert message in refusal(capsys, "search", *arguments.split())
 
 
-# Upkeep
+# Removing and maintenance
 
 
-def test_remove(home: Path, capsys: Capture) -> None:
+def test_remove_takes_ids_and_paths(home: Path, capsys: Capture) -> None:
     with MCHIndex.open("photos.mch") as index:
         first, second, *_ = map(str, index)
         ids: list[str | int] = [7, "8", -9]
         index.add_codes(ids, np.zeros((3, 2), np.uint8))
-    out, error = said(capsys, "remove", first, "7", "8", "nothing")
+    out, error = printed(capsys, "remove", first, "7", "8", "nothing")
     assert out == "3 images removed, 12 left\n"
     assert error == "mch: there is no image nothing in photos.mch\n"
     assert run(["remove", "--", "-9"]) == 0
-    os.chdir(Path(second).parent)  # a relative path will do
+    os.chdir(Path(second).parent)  # a relative path works, too
     assert run(["remove", Path(second).name, "-i", str(home / "photos.mch"), "-q"]) == 0
-    out, _ = said(capsys, "remove", first, "-i", str(home / "photos.mch"), code=1)
+    out, _ = printed(capsys, "remove", first, "-i", str(home / "photos.mch"), code=1)
     assert out == "0 images removed, 10 left\n"
 
 
-def test_info(home: Path, capsys: Capture) -> None:
+def test_info_prints_figures(home: Path, capsys: Capture) -> None:
     (facts,) = lines(capsys, "info", "--json")
     assert (facts["images"], facts["bits"], facts["regions"][0]) == (12, 16, "whole")
-    out, _ = said(capsys, "info")
+    out, _ = printed(capsys, "info")
     for word in (f"{facts['codes']} of 16 bits", facts["fingerprint"], "top-left", "on disk"):
         assert word in out
 
 
-def test_models(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_lists_models_from_all_folders(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     about = {"figures": {"base": {"map": 0.1, "r0": 0.1}, "mch": {"map": 0.5, "r0": 0.25}}}
     config = json.loads((home / "model" / "config.json").read_text())
     own, deep = home / "own" / "mine", home / "deep" / "other"
@@ -576,41 +586,41 @@ def test_models(home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) ->
         write(folder / "config.json", json.dumps(config | {"about": about, "policy": None}))
     write(home / "deep" / "strange" / "config.json", '{"method": 3}')
     monkeypatch.setenv("MCH_MODELS", str(home / "own"))
-    (found,) = lines(capsys, "models", "deep", ".", "--json")
-    models = {m["name"]: m for m in found if not m["ships"]}
+    (listed,) = lines(capsys, "models", "deep", ".", "--json")
+    models = {m["name"]: m for m in listed if not m["ships"]}
     assert set(models) == {"mine", "model", "deep/other"}
     assert (models["mine"]["map"], models["mine"]["r0"]) == (0.5, 0.25)
     assert (models["model"]["map"], models["model"]["policy"]) == (None, True)
     assert models["model"]["backbone"] == "small"
-    out, _ = said(capsys, "models", "deep")
+    out, _ = printed(capsys, "models", "deep")
     for word in ("mine", "MCH-LSH", " LSH ", "0.500", "0.250", "small at 32 px", "deep/other"):
         assert word in out
     assert "is not a folder" in refusal(capsys, "models", "nowhere")
 
 
-def test_verify(home: Path, capsys: Capture) -> None:
-    out, error = said(capsys, "verify")
+def test_verify_prints_problems_and_notes(home: Path, capsys: Capture) -> None:
+    out, error = printed(capsys, "verify")
     assert (out[:16], error) == ("no problems: 12 ", "")
     write_photos(home / "more", 1, first=30)
     assert run(["add", "more", "-q"]) == 0
     shutil.rmtree(home / "more")
-    out, _ = said(capsys, "verify")
+    out, _ = printed(capsys, "verify")
     assert "note: images whose files no longer exist: 1" in out
     shutil.rmtree("photos.mch/model")
-    out, _ = said(capsys, "verify", code=1)
+    out, _ = printed(capsys, "verify", code=1)
     assert out.startswith("problem: the model ")
     (facts,) = lines(capsys, "verify", "--json", code=1)
     assert (facts["images"], len(facts["problems"])) == (13, 1)
 
 
 def test_export_and_import(home: Path, capsys: Capture) -> None:
-    out, error = said(capsys, "export", "out.jsonl.gz")
+    out, error = printed(capsys, "export", "out.jsonl.gz")
     assert (out, error) == ("12 images written to out.jsonl.gz\n", "")
     assert "--overwrite" in refusal(capsys, "export", "out.jsonl.gz")
     assert run(["export", "out.jsonl.gz", "--overwrite", "-q"]) == 0
-    out, _ = said(capsys, "import", "out.jsonl.gz", "-i", "new.mch", "--model", "model")
+    out, _ = printed(capsys, "import", "out.jsonl.gz", "-i", "new.mch", "--model", "model")
     assert out == "12 images added in new.mch\n"
-    out, _ = said(capsys, "import", "out.jsonl.gz", "-i", "new.mch")
+    out, _ = printed(capsys, "import", "out.jsonl.gz", "-i", "new.mch")
     assert out == "0 images added, 12 replaced in new.mch\n"
     assert run(["verify", "-i", "new.mch"]) == 0
     assert "nothing.jsonl: No such file" in refusal(capsys, "import", "nothing.jsonl")
@@ -618,12 +628,12 @@ def test_export_and_import(home: Path, capsys: Capture) -> None:
     Path("cut.gz").write_bytes(data[:-50])
     assert "cut.gz is truncated" in refusal(capsys, "import", "cut.gz", "-i", "cut.mch")
     assert not Path("cut.mch").exists()
-    out, error = said(capsys, "import", "cut.gz", "-i", "new.mch", "--partial", code=1)
+    out, error = printed(capsys, "import", "cut.gz", "-i", "new.mch", "--partial", code=1)
     assert "replaced" in out
     assert error == "mch: cut.gz is truncated or damaged: it may have held more images\n"
 
 
-def test_standard_streams(
+def test_export_and_import_use_standard_streams(
     home: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capsysbinary.readouterr()
@@ -638,7 +648,7 @@ def test_standard_streams(
     assert capsysbinary.readouterr().out.splitlines()[1:] == out.splitlines()[1:]
 
 
-def test_a_damaged_index_is_rescued(home: Path, capsys: Capture) -> None:
+def test_a_damaged_index_can_be_rescued(home: Path, capsys: Capture) -> None:
     import sqlite3
 
     db = sqlite3.connect("photos.mch/index.sqlite", isolation_level=None)
@@ -646,7 +656,7 @@ def test_a_damaged_index_is_rescued(home: Path, capsys: Capture) -> None:
     db.execute("UPDATE meta SET value = '{}' WHERE name = 'model'")
     db.close()
     assert "is damaged" in refusal(capsys, "info")
-    out, error = said(capsys, "export", "rescued.jsonl", code=1)
+    out, error = printed(capsys, "export", "rescued.jsonl", code=1)
     assert out == "11 images written to rescued.jsonl\n"
     assert error == "mch: photos.mch is damaged: 1 image could not be read\n"
     assert run(["import", "rescued.jsonl", "-i", "new.mch", "--model", "model", "-q"]) == 0

@@ -151,10 +151,10 @@ def test_methods_lists_all_settings(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_has_the_defaults_of_the_library() -> None:
-    given = inspect.signature(train_file.train).parameters
+    options = inspect.signature(train_file.train).parameters
     for field in fields(TrainingOptions):
-        if field.name in given and field.name != "method":  # which depends on --unsupervised
-            assert given[field.name].default == getattr(TrainingOptions(), field.name), field.name
+        if field.name in options and field.name != "method":  # which depends on --unsupervised
+            assert options[field.name].default == getattr(TrainingOptions(), field.name), field.name
 
 
 def test_help_names_all_built_in_methods_and_backbones(
@@ -175,7 +175,9 @@ def test_help_names_all_built_in_methods_and_backbones(
 # Training
 
 
-def test_train(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_train_repeats_its_weights_and_prints_a_summary(
+    model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """The same options give the same weights; checks the files and the output as well."""
     out = tmp_path / "again"
     capsys.readouterr()
@@ -213,7 +215,7 @@ def test_settings_reach_the_training(model: Path) -> None:
     assert (agent["steps"], agent["width"]) == (150, 32)
 
 
-def test_paper_agent(tmp_path: Path) -> None:
+def test_paper_agent_sets_the_settings_of_the_paper(tmp_path: Path) -> None:
     """The paper's settings, of which --set can still change some."""
     out = tmp_path / "model"
     paper = ["--paper-agent", "--set", "agent.steps=7"]
@@ -357,8 +359,8 @@ FIGURES = {"map", "map_tie_aware", "p0", "p0_nonempty", "r0", "empty", "anhc", "
 def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     capsys.readouterr()
     assert run(["eval", *arguments, "--json", "--quiet"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
 def test_eval_prints_one_json_object(model: Path) -> None:
@@ -366,17 +368,17 @@ def test_eval_prints_one_json_object(model: Path) -> None:
     done = in_process(model, "eval", str(model), "--data", "scenes:240", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
-    found = json.loads(done.stdout)
-    assert list(found)[-4:] == ["base", "mch", "random_keep", "keep_all"]
+    result = json.loads(done.stdout)
+    assert list(result)[-4:] == ["base", "mch", "random_keep", "keep_all"]
     for way in ("base", "mch", "random_keep", "keep_all"):
-        assert set(found[way]) >= FIGURES
-        assert [point[0] for point in found[way]["f1_buckets"]][:4] == [1, 2, 5, 10]
-        assert all(len(point) == 2 for point in found[way]["f1_buckets"])
+        assert set(result[way]) >= FIGURES
+        assert [point[0] for point in result[way]["f1_buckets"]][:4] == [1, 2, 5, 10]
+        assert all(len(point) == 2 for point in result[way]["f1_buckets"])
     expected = {"model": str(model), "data": "scenes:240", "queries": 24, "images": 216}
     expected |= {"skipped": {}, "sigma": 0.5, "xi": 0.5, "seed": 3, "trained_queries": 0}
-    assert {key: found[key] for key in expected} == expected
-    assert found["base"]["anhc"] == 1
-    assert found["random_keep"]["anhc"] == pytest.approx(found["mch"]["anhc"], abs=0.02)
+    assert {key: result[key] for key in expected} == expected
+    assert result["base"]["anhc"] == 1
+    assert result["random_keep"]["anhc"] == pytest.approx(result["mch"]["anhc"], abs=0.02)
     stages = [line.split(":")[0] for line in done.stderr.splitlines()]
     assert stages == ["query features", "database features", "evaluation"]
 
@@ -387,11 +389,11 @@ def test_eval_gives_the_figures_of_the_library(
     from mchindex.models import MCHModel
     from mchindex.training import encode_dataset, measure
 
-    found = as_json(capsys, str(model), "--data", "scenes:240", "--engine", "torch", "--radius=2")
+    result = as_json(capsys, str(model), "--data", "scenes:240", "--engine", "torch", "--radius=2")
     loaded = MCHModel.load(model, engine="torch")
     coded = encode_dataset(loaded, open_dataset("scenes:240", seed=3))
-    for way, result in measure(coded, 0.5, seed=3, radius=2).items():
-        assert found[way] == result.to_json()
+    for way, evaluation in measure(coded, 0.5, seed=3, radius=2).items():
+        assert result[way] == evaluation.to_json()
 
 
 def test_sigma_and_xi_can_be_changed(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -406,7 +408,9 @@ def test_sigma_and_xi_can_be_changed(model: Path, capsys: pytest.CaptureFixture[
     assert 1 <= few <= many <= every["mch"]["anhc"]
 
 
-def test_eval_table(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_prints_tables_and_plots(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plot = tmp_path / "deeper" / "curves.svg"
     arguments = [str(model), "--data", "scenes:240", "--per-class", "--plot", str(plot), "--quiet"]
     assert run(["eval", *arguments, "--engine", "torch"]) == 0
@@ -440,9 +444,9 @@ def test_eval_on_other_classes(
     write(root / "labels.csv", "\n".join(["file,split,labels", *rows]))
     cut = root / "images" / names[5]
     cut.write_bytes(cut.read_bytes()[:200])
-    found = as_json(capsys, str(model), "--data", str(root), "--engine", "torch")
-    assert (found["queries"], found["images"], found["skipped"]) == (3, 8, {"unreadable": 1})
-    assert set(found["mch"]["per_class"]) == {"cat", "[dog]"}
+    result = as_json(capsys, str(model), "--data", str(root), "--engine", "torch")
+    assert (result["queries"], result["images"], result["skipped"]) == (3, 8, {"unreadable": 1})
+    assert set(result["mch"]["per_class"]) == {"cat", "[dog]"}
     assert run(["eval", str(model), "--data", str(root), "--engine", "torch", "--per-class"]) == 0
     text = capsys.readouterr().out
     assert "[dog]" in text
@@ -452,14 +456,14 @@ def test_eval_on_other_classes(
 def test_eval_warns_of_queries_that_were_trained_on(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """scenes:100 are the first pictures of scenes:240, with another split."""
+    """scenes:100 has the first pictures of scenes:240, with another split."""
     capsys.readouterr()
     assert run(["eval", str(model), "--data", "scenes:100", "-q", "--json", "--engine=torch"]) == 0
     out, error = capsys.readouterr()
-    found = json.loads(out)
+    result = json.loads(out)
     trained = open_dataset("scenes:240", seed=3)
     queries = open_dataset("scenes:100", seed=3).splits["query"]
-    assert found["trained_queries"] == len(np.intersect1d(trained.splits["train"], queries)) > 0
+    assert result["trained_queries"] == len(np.intersect1d(trained.splits["train"], queries)) > 0
     assert error.startswith("mch: warning: the model was trained on ")
     other = as_json(capsys, str(model), "--data", "scenes:100", "--seed", "4", "--engine=torch")
     assert other["trained_queries"] == 0
@@ -468,16 +472,16 @@ def test_eval_warns_of_queries_that_were_trained_on(
 def test_eval_with_a_saved_split(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = ("--data", "scenes:240?queries=5&train=0", "--engine", "torch")
     assert as_json(capsys, str(model), *data)["queries"] == 5
-    found = as_json(capsys, str(model), *data, "--split", str(model / "split.json"))
-    assert (found["queries"], found["trained_queries"]) == (24, 0)
+    result = as_json(capsys, str(model), *data, "--split", str(model / "split.json"))
+    assert (result["queries"], result["trained_queries"]) == (24, 0)
 
 
 def test_eval_of_a_model_without_a_policy(
     base_only: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = as_json(capsys, str(base_only), "--data", "scenes:240", "--engine", "torch")
-    assert list(found)[-2:] == ["base", "keep_all"]
-    assert found["keep_all"]["anhc"] > 1
+    result = as_json(capsys, str(base_only), "--data", "scenes:240", "--engine", "torch")
+    assert list(result)[-2:] == ["base", "keep_all"]
+    assert result["keep_all"]["anhc"] > 1
     assert run(["eval", str(base_only), "--data", "scenes:240", "-q", "--engine", "torch"]) == 0
     assert "--no-agent" in capsys.readouterr().out
 
@@ -486,7 +490,7 @@ def test_eval_of_a_model_without_a_policy(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("--method nonsense", "no method is called 'nonsense': there are lsh, "),
         ("--backbone nonsense", "no backbone is called 'nonsense': there are "),
@@ -519,11 +523,11 @@ def test_eval_of_a_model_without_a_policy(
         ("--threads 0", "threads"),
     ],
 )
-def test_train_refuses(
-    arguments: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_train_refuses_bad_input(
+    arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = ["--data", "scenes:40", "--backbone", "small", "--out", str(tmp_path / "model")]
-    assert said in refusal(capsys, "train", *plain, *arguments.split())
+    assert message in refusal(capsys, "train", *plain, *arguments.split())
     assert not (tmp_path / "model").exists()
 
 
@@ -537,11 +541,11 @@ def test_data_without_labels_needs_unsupervised(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("--data nonsense", "coco:DIR"),
         ("--device nonsense", "device 'nonsense' cannot be used"),
-        ("--sigma 0", "sigma is"),
+        ("--sigma 0", "must be above 0 and at most 1, not 0.0"),
         ("--xi 2", "xi must be a probability"),
         ("--radius 33", "exceeds the 32 bits"),
         ("--plot curves.pdf", ".svg or .png"),
@@ -549,10 +553,10 @@ def test_data_without_labels_needs_unsupervised(
         ("--split nonsense.json", "nonsense.json is missing"),
     ],
 )
-def test_eval_refuses(
-    model: Path, arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_eval_refuses_bad_input(
+    model: Path, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in refusal(capsys, "eval", str(model), "--data", "scenes:40", *arguments.split())
+    assert message in refusal(capsys, "eval", str(model), "--data", "scenes:40", *arguments.split())
 
 
 def test_eval_refuses_other_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -576,10 +580,10 @@ def test_out_must_not_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("a defect")
+        raise RuntimeError("a bug")
 
     monkeypatch.setattr(SceneSource, "__init__", fail)
-    with pytest.raises(RuntimeError, match="a defect"):
+    with pytest.raises(RuntimeError, match="a bug"):
         run(["train", *TINY, "--out", "nowhere"])
 
 

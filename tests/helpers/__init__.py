@@ -1,1 +1,1 @@
-"""What tests share: oracles, sample codes, pictures, small models."""
+"""Helpers that tests share: oracles, sample codes, pictures, small models."""

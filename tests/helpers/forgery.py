@@ -1,4 +1,4 @@
-"""Forged snapshots, as someone who knows the format would make them."""
+"""Forges snapshots whose checksums are valid."""
 
 import struct
 
@@ -25,7 +25,7 @@ def checksum(data: bytes, seed: int = 0) -> int:
 
 
 def forge(original: bytes, rng: np.random.Generator) -> bytes:
-    """Change a few bytes of a part's record or of a section, and update the checksums to match."""
+    """Changes a few bytes of a part's record or of a section, and updates the checksums."""
     data = bytearray(original)
     *start, n_parts, n_sections, _ = HEADER.unpack_from(data)
     sections = HEADER.size + n_parts * PART.size

@@ -1,4 +1,4 @@
-"""HTML pages, read the way a browser reads them."""
+"""Reads and checks HTML pages."""
 
 import base64
 import io

@@ -1,7 +1,8 @@
-"""A process that reads an index while another writes: `python index_reader.py PATH BATCH`.
+"""A process that reads an index while another process writes: `index_reader.py PATH BATCH`.
 
-It ends when the image "end" is there; prints what it saw, or dies of what it must not see. Torch
-is not needed for it, so that many of them start soon.
+It runs until the image "end" has been added, and prints how many different sizes of the index it
+saw. It fails if it sees anything that was never committed. It does not import torch, so that many
+of them start quickly.
 """
 
 import sys
@@ -10,7 +11,7 @@ import numpy as np
 
 from mchindex import MCHIndex
 
-GROUP = 10  # images at one code, replaced together
+GROUP = 10  # images that share one code and are replaced together
 
 
 def group_code(bits: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -18,9 +19,9 @@ def group_code(bits: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 def look(index: MCHIndex, batch: int) -> int:
-    """One look at everything that must hold; how many images there are."""
+    """Checks all that must hold at any moment; returns the number of images."""
     length = len(index)
-    # Batches are committed whole; only the last image comes by itself.
+    # Batches are committed as a whole; only the last image is committed on its own.
     assert (length - GROUP) % batch == 0 or ("end" in index and (length - 1 - GROUP) % batch == 0)
     code = group_code(index.bits)
     group = [f"g{i}" for i in range(GROUP)]
@@ -28,7 +29,7 @@ def look(index: MCHIndex, batch: int) -> int:
     for limits in ({}, some, {"allowed": group}, {"allowed": [*group, 0, 1], **some}):
         hits = index.search_codes(code, 2 * GROUP, max_radius=0, **limits)
         assert sorted(map(str, hits.ids)) == group, hits.ids
-        assert len({hit.region for hit in hits}) == 1, "two states at once"
+        assert len({hit.region for hit in hits}) == 1, "hits of two states"
         assert hits.distances == [0] * GROUP
     hits = index.search(id="g3", k=GROUP - 1)
     assert sorted(map(str, hits.ids)) == [name for name in group if name != "g3"]

@@ -1,7 +1,7 @@
-"""A process that changes an index and is killed while it does. Forks one for each line of stdin.
+"""Forks a process for each line of stdin, which is a task: a list of operations on an index.
 
-A task is a list of operations on an index; what is done is told to a log, one line each, with no
-buffer between that a kill could take along.
+The process carries out the task until it is done or killed. It writes what it has done to a log,
+one unbuffered line at a time, so that a kill loses none of it.
 """
 
 import json
@@ -21,12 +21,12 @@ from helpers.indexes import codes_for, drawn, tiny_model
 from mchindex import Commit, MCHIndex
 
 
-def perform(index: MCHIndex, op: dict[str, Any], tell: Any) -> None:
+def perform(index: MCHIndex, op: dict[str, Any], record: Any) -> None:
     kind, ids, version = op["op"], op["ids"], op.get("version", 0)
     if kind in ("add", "update"):
 
         def progress(step: Commit) -> None:
-            tell({"stored": step.ids})
+            record({"stored": step.ids})
 
         function = index.add if kind == "add" else index.update
         function(
@@ -49,24 +49,24 @@ def work(task: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def tell(what: Any) -> None:
-        os.write(log, json.dumps(what).encode() + b"\n")
+    def record(event: Any) -> None:
+        os.write(log, json.dumps(event).encode() + b"\n")
 
     mchindex.index.table.SNAPSHOT_AFTER = task["snapshot_after"]
     mchindex.storage.schema.CHECKPOINT = task["checkpoint"]
     mchindex.index.adding.PATIENCE = 1e9
     with MCHIndex.open(task["index"], tiny_model()) as index:
-        tell("open")
+        record("open")
         for number, op in enumerate(task["operations"]):
-            tell({"begin": number})
-            perform(index, op, tell)
-            tell({"done": number})
-    tell("closed")
+            record({"begin": number})
+            perform(index, op, record)
+            record({"done": number})
+    record("closed")
 
 
 def main() -> None:
     with MCHIndex(tiny_model()) as index:
-        index.add([drawn(0)], progress=False)  # all that is loaded late is loaded now
+        index.add([drawn(0)], progress=False)  # imports and loads everything before the forks
     print("ready", flush=True)
     for line in sys.stdin:
         child = os.fork()

@@ -1,4 +1,4 @@
-"""A model that costs next to nothing, pictures for it, and indexes compared with fresh ones."""
+"""A model that takes almost no time, pictures for it, and comparisons of indexes."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -14,11 +14,11 @@ from mchindex.models import MCHModel, Policy, create_method
 from mchindex.models.backbones import SmallNet
 
 BITS = 32
-SIDE = 8  # of what the backbone takes in
+SIDE = 8  # pixels per side of the backbone's input
 
 
 class PixelRunner:
-    """In the place of a network: the pixels are the features, so that a forked child needs none."""
+    """Takes the place of a network, which a forked process could not run: pixels are features."""
 
     name = "pixels"
 
@@ -28,7 +28,7 @@ class PixelRunner:
 
 @cache
 def tiny_model(seed: int = 0) -> MCHModel:
-    """Some regions have codes of their own, and some of those are kept."""
+    """A model with random weights whose policy keeps about half of the regions."""
     torch.manual_seed(seed)
     backbone = SmallNet(SIDE)
     method: Any = create_method("lsh", backbone.dim, BITS)
@@ -44,12 +44,12 @@ def tiny_model(seed: int = 0) -> MCHModel:
         f, b = method.features(x), method.codes(x)
         policy.fit_scale(f)
         logits = policy.layers(policy.state(f[:32], f[32:], b[:32], b[32:]))
-        policy.layers[-1].bias -= logits.median(0).values  # one half is kept
+        policy.layers[-1].bias -= logits.median(0).values  # half of the regions are kept
     return model
 
 
 def drawn(seed: int, version: int = 0) -> NDArray[np.uint8]:
-    """A small picture; another version of it is another picture."""
+    """A small picture of noise, different for each seed and version."""
     return np.random.default_rng([seed, version]).integers(0, 256, (6, 8, 3), np.uint8)
 
 
@@ -58,7 +58,7 @@ def painted(seed: int, version: int = 0) -> Image.Image:
 
 
 def codes_for(seed: int, version: int = 0, bits: int = BITS) -> NDArray[np.uint8]:
-    """One to three codes of an image, around few centres so that neighbours are near."""
+    """One to three codes for an image, around one of four centres, so that images are near."""
     rng = np.random.default_rng([seed, version])
     centre = np.random.default_rng(seed % 4).integers(0, 256, bits // 8, np.uint8)
     codes = np.repeat(centre[None], 1 + (seed + version) % 3, axis=0)
@@ -67,11 +67,11 @@ def codes_for(seed: int, version: int = 0, bits: int = BITS) -> NDArray[np.uint8
 
 
 def content(index: MCHIndex) -> dict[Any, tuple[Any, ...]]:
-    """All that can be read back, by id."""
-    return {stored.id: of(stored) for stored in index.images()}
+    """All that can be read back of each image, by id."""
+    return {stored.id: fields_of(stored) for stored in index.images()}
 
 
-def of(stored: Stored) -> tuple[Any, ...]:
+def fields_of(stored: Stored) -> tuple[Any, ...]:
     return (
         stored.path, stored.metadata, stored.size, stored.regions, stored.boxes,
         stored.keep.tobytes(), stored.codes.tobytes(),
@@ -79,15 +79,14 @@ def of(stored: Stored) -> tuple[Any, ...]:
 
 
 def answers(index: MCHIndex, queries: NDArray[np.uint8], k: int = 10, **limits: Any) -> list[Any]:
-    found = index.search_codes(queries, k, **limits)
     return [
         ([(hit.id, hit.distance, hit.region) for hit in hits], hits.buckets, hits.candidates)
-        for hits in found
+        for hits in index.search_codes(queries, k, **limits)
     ]
 
 
 def fresh(images: Iterable[Stored], bits: int, numbers: Mapping[str, int]) -> MCHIndex:
-    """An index in memory, built in one go of the same images in the same order."""
+    """A new index in memory with the same images in the same order, added in one call."""
     index = MCHIndex(bits=bits)
     ids: list[Any] = []
     codes: list[NDArray[np.uint8]] = []
@@ -102,7 +101,7 @@ def fresh(images: Iterable[Stored], bits: int, numbers: Mapping[str, int]) -> MC
 
 
 def assert_as_fresh(index: MCHIndex, seed: int = 0, queries: int = 8) -> None:
-    """Searches find what they would in an index that was never anything else."""
+    """Asserts that searches find the same as in a new index of the same images."""
     images = list(index.images())
     assert len(index) == len(images)
     assert [image.id for image in images] == list(index)
@@ -116,6 +115,6 @@ def assert_as_fresh(index: MCHIndex, seed: int = 0, queries: int = 8) -> None:
     with fresh(images, index.bits, {name: i for i, name in enumerate(names)}) as other:
         assert len(other) == len(index)
         mine, theirs = answers(index, codes), answers(other, codes)
-    # The other one has no model that would name its regions.
-    called = {f"region {i}": name for i, name in enumerate(names)} | {"whole": "whole"}
-    assert mine == [([(i, d, called[r]) for i, d, r in hits], *rest) for hits, *rest in theirs]
+    # The new index has no model to name its regions.
+    named = {f"region {i}": name for i, name in enumerate(names)} | {"whole": "whole"}
+    assert mine == [([(i, d, named[r]) for i, d, r in hits], *rest) for hits, *rest in theirs]

@@ -63,8 +63,8 @@ class Oracle:
     ) -> None:
         where = [0] * len(codes) if regions is None else regions
         for i, code, region in zip(ids, codes, where, strict=True):
-            kept = self.images.setdefault(int(i), {})
-            kept[number(code)] = min(int(region), kept.get(number(code), 255))
+            regions_of = self.images.setdefault(int(i), {})
+            regions_of[number(code)] = min(int(region), regions_of.get(number(code), 255))
 
     def remove(self, ids: Iterable[int]) -> int:
         return sum(self.images.pop(int(i), None) is not None for i in ids)
@@ -126,10 +126,10 @@ class Oracle:
     def within(
         self, codes: NDArray[np.uint8], radius: int, allowed: Iterable[int] | None = None
     ) -> Answer:
-        found = self.search(codes, len(self.images) + 1, radius, None, allowed)
-        inside = found["ids"] != -1
-        lims = np.concatenate([[0], np.cumsum(found["counts"])])
-        return {"lims": lims} | {f: found[f][inside] for f in ("ids", "distances", "regions")}
+        result = self.search(codes, len(self.images) + 1, radius, None, allowed)
+        inside = result["ids"] != -1
+        lims = np.concatenate([[0], np.cumsum(result["counts"])])
+        return {"lims": lims} | {f: result[f][inside] for f in ("ids", "distances", "regions")}
 
 
 def ranking(
@@ -138,7 +138,7 @@ def ranking(
     regions: NDArray[np.integer[Any]],
     query: NDArray[np.uint8],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer[Any]]]:
-    """Every image once, in order: ids, distances, regions. In NumPy, for tables of many codes."""
+    """Every image once, in order: ids, distances, regions. In NumPy, for tables with many codes."""
     masks = codes ^ query
     distances = np.bitwise_count(masks).sum(1, dtype=np.int64)
     # lexsort sorts by its last key first: by distance, largest mask first, id, region

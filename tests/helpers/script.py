@@ -1,4 +1,4 @@
-"""A script run by another Python, with the same mchindex as this one."""
+"""Runs a script in another Python process, with the same mchindex as this one."""
 
 import os
 import subprocess
@@ -9,7 +9,8 @@ import mchindex
 
 
 def run_script(script: str, *arguments: str, folder: Path) -> None:
-    """Run it in a folder (of the sources, it would import those, which are not compiled)."""
+    """Runs a script in a folder, which must not be that of the sources: Python would import the
+    sources, which may not be compiled."""
     home = str(Path(mchindex.__file__).resolve().parents[1])
     environment = os.environ | {"PYTHONPATH": home}
     command = [sys.executable, "-c", script, *arguments]

@@ -29,7 +29,7 @@ def small_model(seed: int = 0, bits: int = 16) -> MCHModel:
 
 
 def photo(seed: int, width: int = 60, height: int = 40) -> Image.Image:
-    """A picture with large areas, as photos have."""
+    """A picture with large, smooth areas, like a photo."""
     return picture(seed, 5, 4).resize((width, height), Image.Resampling.BICUBIC)
 
 

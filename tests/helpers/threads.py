@@ -1,4 +1,4 @@
-"""Threads that write and read at the same time."""
+"""Runs writers and readers at the same time, in threads."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -6,9 +6,9 @@ from threading import Event
 
 
 def run(writers: list[Callable[[], None]], readers: list[Callable[[], None]]) -> None:
-    """Run each writer once, and each reader repeatedly until the writers are done.
+    """Runs each writer once, and each reader repeatedly until the writers are done.
 
-    Raises what one of them raises.
+    Raises the exception of any of them.
     """
     done = Event()
 

@@ -1,4 +1,4 @@
-"""Small problems to learn from, a checkpoint that interrupts, and a pickle that does harm."""
+"""Small problems to learn from, a checkpoint that interrupts, and a harmful pickle."""
 
 import io
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def blobs(
 ) -> Features:
     """Images of one class each, with all views near the centre of their class.
 
-    Sets with the same `world` have the same centres, so that what one teaches holds for another.
+    Sets with the same `world` have the same centres, so what is learnt from one holds for another.
     """
     centres = 2 * np.random.default_rng(world).standard_normal((classes, dim))
     rng = np.random.default_rng([world, seed])
@@ -45,15 +45,15 @@ def random_labels(n: int, classes: int, seed: int, share: float = 0.3) -> Tensor
 
 
 def random_signs(n: int, bits: int, seed: int) -> Tensor:
-    drawn = np.random.default_rng(seed).integers(0, 2, (n, bits)) * 2 - 1
-    return torch.from_numpy(drawn.astype(np.float32))
+    signs = np.random.default_rng(seed).integers(0, 2, (n, bits)) * 2 - 1
+    return torch.from_numpy(signs.astype(np.float32))
 
 
 def hamming(a: Tensor, b: Tensor) -> NDArray[np.int64]:
-    """Bits that differ, counted in packed codes: (n, bits) and (m, bits) -> (n, m)."""
-    unlike = pack(a)[:, None] ^ pack(b)[None]
-    counted: NDArray[np.int64] = np.bitwise_count(unlike).sum(-1, dtype=np.int64)
-    return counted
+    """Hamming distances, counted in packed codes: (n, bits) and (m, bits) -> (n, m)."""
+    differing = pack(a)[:, None] ^ pack(b)[None]
+    distances: NDArray[np.int64] = np.bitwise_count(differing).sum(-1, dtype=np.int64)
+    return distances
 
 
 def gap(codes: Tensor, labels: Tensor) -> float:
@@ -69,12 +69,12 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def same(a: State, b: State) -> bool:
-    """Bit for bit."""
+    """Whether two states are equal, bit for bit."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 class Memory:
-    """A checkpoint in memory, as the bytes of a file. The `cut`-th save raises, after saving."""
+    """A checkpoint in memory, as the bytes of a file. Save number `cut` raises after saving."""
 
     def __init__(self, cut: int | None = None) -> None:
         self.cut, self.saves, self.kept = cut, 0, b""
@@ -95,7 +95,7 @@ class Memory:
 
 
 class Harm:
-    """Unpickling it creates a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace

@@ -1,4 +1,4 @@
-"""Adding: from wherever images come, once each, in order, and without piling up."""
+"""Adding images: from every kind of source, once each, in order, in bounded memory."""
 
 import os
 import resource
@@ -32,7 +32,7 @@ def index(tmp_path: Path) -> Iterator[MCHIndex]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Five pictures, two of them in a folder of their own."""
+    """Five pictures, two of them in a subfolder."""
     root = tmp_path / "photos"
     for number, name in enumerate(["a.png", "b.png", "c.png", "sub/d.png", "sub/e.png"]):
         write(root / name, number)
@@ -42,13 +42,13 @@ def photos(tmp_path: Path) -> Path:
 def write(path: Path, number: int, version: int = 0, old: bool = True) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encoded(painted(number, version), "PNG"))
-    if old:  # not of this moment, so that its time says whether it has changed
+    if old:  # a file that was just written is read again, whatever its time
         os.utime(path, ns=(version, 10**18 + version))
     return path
 
 
 class Encodings:
-    """Counts what is decoded and encoded."""
+    """Records the ids of the images that are decoded and encoded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[Any] = []
@@ -72,7 +72,7 @@ def encodings(monkeypatch: pytest.MonkeyPatch) -> Encodings:
     return Encodings(monkeypatch)
 
 
-# What images come as.
+# Kinds of sources.
 
 
 def test_every_form_of_an_image_gives_the_same_codes(index: MCHIndex, tmp_path: Path) -> None:
@@ -93,17 +93,17 @@ def test_every_form_of_an_image_gives_the_same_codes(index: MCHIndex, tmp_path: 
     assert index[4].size == (8, 6)
 
 
-def test_folders_patterns_and_lists_of_them(index: MCHIndex, photos: Path) -> None:
-    (photos / "notes.txt").write_text("no image by its name")
+def test_folders_patterns_and_lists_are_expanded(index: MCHIndex, photos: Path) -> None:
+    (photos / "notes.txt").write_text("not an image, by its name")
     (photos / ".hidden.png").write_bytes(b"x")
     (photos / ".git").mkdir()
     (photos / ".git" / "f.png").write_bytes(b"x")
-    found = index.add(photos)
+    added = index.add(photos)
     every = [str(photos / name) for name in ("a.png", "b.png", "c.png", "sub/d.png", "sub/e.png")]
-    assert found == every
-    assert found.added == every
-    assert found.ignored == [str(photos / "notes.txt")]
-    assert found.failed == []
+    assert added == every
+    assert added.added == every
+    assert added.ignored == [str(photos / "notes.txt")]
+    assert added.failed == []
     index.remove(every)
     assert index.add(str(photos / "*.png")) == every[:3]
     assert index.add([photos / "sub", str(photos / "**/a.png")]) == [*every[3:], every[0]]
@@ -112,13 +112,13 @@ def test_folders_patterns_and_lists_of_them(index: MCHIndex, photos: Path) -> No
     assert [str(f) for f in missing.failed] == [f"{photos}/*.tif: no file matches this pattern"]
 
 
-def test_a_name_that_looks_like_a_pattern_is_a_name_first(index: MCHIndex, tmp_path: Path) -> None:
+def test_an_existing_file_is_preferred_to_a_pattern(index: MCHIndex, tmp_path: Path) -> None:
     path = write(tmp_path / "a[1]*.png", 0)
     write(tmp_path / "a1.png", 1)
     assert index.add(str(path)) == [str(path)]
 
 
-def test_relative_paths_stand_for_absolute_ones(
+def test_relative_paths_mean_absolute_paths(
     index: MCHIndex, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(photos)
@@ -131,7 +131,7 @@ def test_relative_paths_stand_for_absolute_ones(
     assert "a.png" not in index
 
 
-def test_arrays_of_several_images(index: MCHIndex) -> None:
+def test_a_stacked_array_is_several_images(index: MCHIndex) -> None:
     stack = np.stack([drawn(i) for i in range(3)])
     assert index.add(stack) == [0, 1, 2]
     assert index.add(torch.from_numpy(stack).permute(0, 3, 1, 2)) == [3, 4, 5]
@@ -140,19 +140,19 @@ def test_arrays_of_several_images(index: MCHIndex) -> None:
 
 
 @pytest.mark.parametrize("wrong", [3, None, {"a": drawn(0)}, 2.5])
-def test_what_is_no_image(index: MCHIndex, wrong: Any) -> None:
+def test_objects_that_are_not_images_are_refused(index: MCHIndex, wrong: Any) -> None:
     with pytest.raises(TypeError, match="images"):
         index.add(wrong)
     added = index.add([wrong, drawn(0)])
     assert added.added == [1]
-    assert "not as" in added.failed[0].reason
+    assert added.failed[0].reason.startswith("an image must be ")
     assert_as_fresh(index)
 
 
 # Ids.
 
 
-def test_ids_of_every_kind(index: MCHIndex) -> None:
+def test_ids_may_be_any_text_or_64_bit_integer(index: MCHIndex) -> None:
     ids: list[Any] = [
         1, "1", -5, 2**63 - 1, -(2**63), np.int8(7), np.uint64(9), np.str_("numpy"), "", " ",
         "ä 図 🖼", "a\nb\t'\"\\%_", Path("some/path"), "x" * 5000, "null", "1.0",
@@ -171,7 +171,7 @@ def test_ids_of_every_kind(index: MCHIndex) -> None:
 @pytest.mark.parametrize(
     "wrong", [1.5, True, None, b"x", (1,), 2**63, -(2**63) - 1, "\ud800", "a\0b", np.True_]
 )
-def test_ids_that_cannot_be(index: MCHIndex, wrong: Any) -> None:
+def test_an_id_that_is_not_text_or_a_64_bit_integer_is_refused(index: MCHIndex, wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"id|Unicode|null"):
         index.add([drawn(0)], [wrong])
     with pytest.raises((TypeError, ValueError), match=r"id|Unicode|null"):
@@ -197,16 +197,18 @@ def test_pictures_in_memory_are_numbered(index: MCHIndex) -> None:
     ("images", "ids"), [(3, 2), (2, 3), (0, 1), (1, 0)], ids=["few", "many", "none", "some"]
 )
 @pytest.mark.parametrize("lazy", [False, True])
-def test_numbers_that_do_not_match(index: MCHIndex, images: int, ids: int, lazy: bool) -> None:
-    given: Any = [drawn(i) for i in range(images)]
+def test_different_numbers_of_images_and_ids_are_refused(
+    index: MCHIndex, images: int, ids: int, lazy: bool
+) -> None:
+    pictures: Any = [drawn(i) for i in range(images)]
     with pytest.raises(ValueError, match="ids"):
-        index.add(iter(given) if lazy else given, iter(range(ids)) if lazy else range(ids))
+        index.add(iter(pictures) if lazy else pictures, iter(range(ids)) if lazy else range(ids))
     assert_as_fresh(index)
-    with pytest.raises(TypeError, match="several ids"):
-        index.add(given * 2, "ab")
+    with pytest.raises(TypeError, match="a list of ids"):
+        index.add(pictures * 2, "ab")
 
 
-# Again.
+# Adding again.
 
 
 def test_unchanged_files_are_skipped_and_changed_ones_replaced(
@@ -218,7 +220,7 @@ def test_unchanged_files_are_skipped_and_changed_ones_replaced(
     assert again == again.skipped == every
     assert again.added == again.replaced == encodings.take() == []
 
-    os.utime(photos / "a.png", ns=(5, 5))  # touched, the same content
+    os.utime(photos / "a.png", ns=(5, 5))  # touched, with the same content
     write(photos / "b.png", 1, version=1)
     write(photos / "new.png", 9)
     third = index.add(photos)
@@ -232,7 +234,7 @@ def test_unchanged_files_are_skipped_and_changed_ones_replaced(
     assert_as_fresh(index)
 
 
-def test_the_time_of_a_touched_file_is_taken_over(
+def test_the_new_time_of_a_touched_file_is_stored(
     index: MCHIndex, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.add(photos)
@@ -242,8 +244,10 @@ def test_the_time_of_a_touched_file_is_taken_over(
     assert len(index.add(photos).skipped) == 5
 
 
-def test_a_file_written_twice_within_a_tick_of_its_clock(index: MCHIndex, tmp_path: Path) -> None:
-    """Size and time are the same, and the content is not."""
+def test_a_file_rewritten_within_a_clock_tick_is_read_again(
+    index: MCHIndex, tmp_path: Path
+) -> None:
+    """Its size and time stay the same while its content changes."""
     path = tmp_path / "a.bmp"
     now = time.time_ns()
     for version in range(3):
@@ -264,25 +268,27 @@ def test_pictures_in_memory_are_compared_by_their_pixels(
     assert list(index) == ["a", "b"]
 
 
-def test_the_same_id_twice_the_last_one_counts(index: MCHIndex) -> None:
+def test_the_last_of_several_images_with_the_same_id_is_stored(index: MCHIndex) -> None:
     for batch in (1, 2, 100):
         index.add([drawn(0)], ["x"])
         added = index.add([drawn(i) for i in (1, 2, 0)], ["x"] * 3, batch=batch)
         assert set(added) == {"x"}
         assert len(index) == 1
-        # Not the second, though the third is what was there before.
+        # The third image, although it is what was stored before the second replaced it.
         np.testing.assert_array_equal(index["x"].codes, tiny_model().encode([drawn(0)]).codes)
         assert_as_fresh(index)
 
 
-def test_the_same_file_twice(index: MCHIndex, photos: Path) -> None:
+def test_a_file_given_twice_is_stored_once(index: MCHIndex, photos: Path) -> None:
     a = str(photos / "a.png")
     index.add([a, a, photos, a])
     assert len(index) == 5
     assert index.add([a, photos]).added == []
 
 
-def test_update(index: MCHIndex, photos: Path, encodings: Encodings) -> None:
+def test_update_encodes_again_and_fails_for_missing_ids(
+    index: MCHIndex, photos: Path, encodings: Encodings
+) -> None:
     index.add(photos, metadata={"album": "x"})
     encodings.take()
     a, f = str(photos / "a.png"), str(write(photos / "f.png", 8))
@@ -296,7 +302,7 @@ def test_update(index: MCHIndex, photos: Path, encodings: Encodings) -> None:
 # Metadata.
 
 
-def test_metadata_in_all_forms(index: MCHIndex, photos: Path) -> None:
+def test_metadata_may_be_a_mapping_an_iterable_or_a_function(index: MCHIndex, photos: Path) -> None:
     note = {"ä": [1, {"b": None}], 'quote"': "x\ny", "n": 1.5, "t": True}
     index.add([drawn(0), drawn(1)], ["a", "b"], metadata=note)
     assert index["a"].metadata == index["b"].metadata == note
@@ -312,7 +318,7 @@ def test_metadata_in_all_forms(index: MCHIndex, photos: Path) -> None:
     assert index[10].metadata == {"i": 7}
 
 
-def test_metadata_of_what_is_there(index: MCHIndex, photos: Path) -> None:
+def test_metadata_is_kept_until_new_metadata_is_given(index: MCHIndex, photos: Path) -> None:
     a = str(photos / "a.png")
     index.add(photos, metadata={"n": 1})
     index.add(photos)
@@ -334,7 +340,7 @@ def test_metadata_of_what_is_there(index: MCHIndex, photos: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"x": float("nan")}, {"x": object()}, {(1, 2): 3}, {"x": "\ud800"}, {"x": b"y"}]
 )
-def test_metadata_that_cannot_be(index: MCHIndex, wrong: Any) -> None:
+def test_metadata_that_json_cannot_hold_is_refused(index: MCHIndex, wrong: Any) -> None:
     for attempt in (
         lambda: index.add([drawn(0)], [0], metadata=wrong),
         lambda: index.add_codes([0], np.zeros((1, 4), np.uint8), metadata=[wrong]),
@@ -347,7 +353,7 @@ def test_metadata_that_cannot_be(index: MCHIndex, wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_metadata_that_do_not_match(index: MCHIndex, count: int) -> None:
+def test_metadata_needs_one_entry_per_image(index: MCHIndex, count: int) -> None:
     with pytest.raises(ValueError, match="one metadata entry per image"):
         index.add([drawn(0), drawn(1)], metadata=[{}] * count)
     with pytest.raises(TypeError, match="metadata"):
@@ -355,20 +361,20 @@ def test_metadata_that_do_not_match(index: MCHIndex, count: int) -> None:
     assert_as_fresh(index)
 
 
-# Progress, laziness, and what goes wrong in between.
+# Progress, laziness and failures.
 
 
-def test_progress_tells_of_what_is_stored(index: MCHIndex, tmp_path: Path) -> None:
+def test_progress_reports_only_stored_images(index: MCHIndex, tmp_path: Path) -> None:
     steps: list[Commit] = []
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"x")
     with MCHIndex.open(tmp_path / "index.mch") as other:
 
-        def told(step: Commit) -> None:
+        def report(step: Commit) -> None:
             assert all(id_ in other for id_ in step.ids)
             steps.append(step)
 
-        index.add([drawn(i) for i in range(10)] + [bad], batch=4, progress=told)
+        index.add([drawn(i) for i in range(10)] + [bad], batch=4, progress=report)
     assert [i for step in steps for i in step.ids] == list(range(10))
     assert [f.name for step in steps for f in step.failed] == [str(bad)]
     assert [step.done for step in steps][-1] == 11
@@ -379,7 +385,7 @@ def test_progress_tells_of_what_is_stored(index: MCHIndex, tmp_path: Path) -> No
     assert steps[-1].done == 0
 
 
-def test_progress_is_shown_if_asked_for(
+def test_progress_is_shown_on_request(
     index: MCHIndex, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.add([drawn(0)])
@@ -389,21 +395,21 @@ def test_progress_is_shown_if_asked_for(
     assert capsys.readouterr().err.startswith("adding: 1 of 1 in ")
 
 
-def test_generators_are_consumed_as_they_are_needed(index: MCHIndex) -> None:
-    given, stored, ahead = 0, 0, []
+def test_generators_are_consumed_lazily(index: MCHIndex) -> None:
+    taken, stored, ahead = 0, 0, []
 
     def images() -> Iterator[Any]:
-        nonlocal given
+        nonlocal taken
         for i in range(400):
-            given += 1
-            ahead.append(given - stored)
+            taken += 1
+            ahead.append(taken - stored)
             yield drawn(i)
 
-    def told(step: Commit) -> None:
+    def report(step: Commit) -> None:
         nonlocal stored
         stored += len(step.ids)
 
-    index.add(images(), batch=10, progress=told)
+    index.add(images(), batch=10, progress=report)
     assert stored == 400
     assert max(ahead) < 150
 
@@ -415,23 +421,23 @@ def fails(at: int, error: BaseException) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("mine"), KeyboardInterrupt(), OSError("disk")])
-def test_a_generator_that_raises(index: MCHIndex, error: BaseException) -> None:
-    told: list[Any] = []
+def test_images_before_a_failing_generator_are_kept(index: MCHIndex, error: BaseException) -> None:
+    reported: list[Any] = []
     with pytest.raises(type(error)):
-        index.add(fails(100, error), batch=10, progress=lambda step: told.extend(step.ids))
-    assert list(index) == told
-    assert told == list(range(len(told)))
+        index.add(fails(100, error), batch=10, progress=lambda step: reported.extend(step.ids))
+    assert list(index) == reported
+    assert reported == list(range(len(reported)))
     assert_as_fresh(index)
     assert index.add([drawn(1000)], ["after"]) == ["after"]
     assert not [t for t in threading.enumerate() if "ThreadPool" in t.name]
 
 
-def test_a_callback_that_raises(index: MCHIndex) -> None:
-    def told(step: Commit) -> None:
+def test_images_before_a_failing_callback_are_kept(index: MCHIndex) -> None:
+    def report(step: Commit) -> None:
         raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):
-        index.add([drawn(i) for i in range(20)], batch=5, progress=told)
+        index.add([drawn(i) for i in range(20)], batch=5, progress=report)
     assert list(index) == [0, 1, 2, 3, 4]
     assert_as_fresh(index)
     index.add([drawn(9)], [9])
@@ -440,25 +446,30 @@ def test_a_callback_that_raises(index: MCHIndex) -> None:
 def test_a_callback_may_use_the_index(index: MCHIndex) -> None:
     seen = []
 
-    def told(step: Commit) -> None:
+    def report(step: Commit) -> None:
         seen.append((len(index), index.search(drawn(0), 1)[0].id))
 
-    index.add([drawn(i) for i in range(6)], batch=2, progress=told)
+    index.add([drawn(i) for i in range(6)], batch=2, progress=report)
     assert seen == [(2, 0), (4, 0), (6, 0)]
 
 
-def test_a_metadata_function_that_raises(index: MCHIndex) -> None:
+def test_nothing_is_stored_if_a_metadata_function_raises(index: MCHIndex) -> None:
     def notes(id: Any) -> dict[str, Any]:
         raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):
         index.add([drawn(0)], ["a"], metadata=notes)
     assert len(index) == 0
-    with pytest.raises(ValueError, match="batch"):
+
+
+def test_a_batch_of_no_images_is_refused(index: MCHIndex) -> None:
+    with pytest.raises(ValueError, match="batch must be at least 1, not 0"):
         index.add([drawn(0)], batch=0)
 
 
-def test_prune(index: MCHIndex, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_removes_images_whose_files_no_longer_exist(
+    index: MCHIndex, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index.add(photos)
     index.add([drawn(0)], ["in memory"])
     assert index.prune() == []
@@ -482,10 +493,10 @@ def test_prune(index: MCHIndex, photos: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def grown(folder: Path, images: int, warm: int, large_ones: int) -> float:
-    """MiB by which the process has grown since it was warm; one in so many pictures is large."""
+    """How many MiB the process grows after `warm` images; one in `large_ones` pictures is large."""
     sizes = {}
 
-    def told(step: Commit) -> None:
+    def report(step: Commit) -> None:
         with open("/proc/self/statm") as file:
             sizes[step.done] = int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
@@ -496,25 +507,25 @@ def grown(folder: Path, images: int, warm: int, large_ones: int) -> float:
             yield large ^ np.uint8(i % 256) if i % large_ones == 0 else drawn(i)
 
     with MCHIndex.open(folder / "i", tiny_model()) as index:
-        index.add(pictures(), progress=told)
+        index.add(pictures(), progress=report)
         assert len(index) == images
     start = min(done for done in sizes if done >= warm)
     return max(sizes.values()) - sizes[start]
 
 
 def test_memory_does_not_grow(tmp_path: Path) -> None:
-    # The large ones alone would be 36 MiB.
+    # The large pictures alone take 36 MiB.
     assert grown(tmp_path, images=600, warm=200, large_ones=5) < 18
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_for_long(tmp_path: Path) -> None:
-    # The large ones alone would be 870 MiB; ids, codes and the table are some.
+def test_memory_does_not_grow_over_many_images(tmp_path: Path) -> None:
+    # The large pictures alone take 870 MiB. Ids, codes and the table take some memory, too.
     assert grown(tmp_path, images=100_000, warm=5_000, large_ones=50) < 100
 
 
-def test_pictures_are_let_go(index: MCHIndex) -> None:
-    """None is held beyond its batch, however many there are."""
+def test_pictures_are_freed_after_their_batch(index: MCHIndex) -> None:
+    """No picture stays in memory after it is encoded, however many there are."""
     alive = peak = 0
 
     class Counted(np.ndarray[Any, Any]):
@@ -534,7 +545,7 @@ def test_pictures_are_let_go(index: MCHIndex) -> None:
     assert peak < 150
 
 
-def test_models_of_ones_own_are_kept(tmp_path: Path) -> None:
+def test_an_index_keeps_a_copy_of_its_model(tmp_path: Path) -> None:
     tiny_model().save(tmp_path / "model")
     with MCHIndex.open(tmp_path / "i", str(tmp_path / "model")) as index:
         assert index.bits == BITS

@@ -1,4 +1,4 @@
-"""What users of MCHIndex rely on beside adding and searching: pages, counts, copies, limits."""
+"""What users of MCHIndex rely on besides adding and searching: pages, counts, copies, limits."""
 
 import io
 import json
@@ -23,7 +23,7 @@ CODE = np.zeros(BITS // 8, np.uint8)
 
 
 def numbered(rows: int, bits: int = BITS) -> NDArray[np.uint8]:
-    """Codes at the distances 0, 1, 2 … from zero, one image each."""
+    """Codes at the distances 0, 1, 2 … from zero."""
     signs = np.arange(bits)[None] < np.arange(rows)[:, None]
     return np.packbits(signs, axis=1)
 
@@ -42,7 +42,7 @@ def index(tmp_path: Path) -> MCHIndex:
 
 
 @given(st.integers(1, 12), st.integers(0, 14))
-def test_pages_add_up(k: int, offset: int) -> None:
+def test_a_page_is_a_slice_of_all_hits(k: int, offset: int) -> None:
     with MCHIndex(bits=BITS) as index:
         index.add_codes(range(10), numbered(10))
         whole = index.search_codes(CODE, 30).ids
@@ -56,7 +56,7 @@ def test_pages_add_up(k: int, offset: int) -> None:
 
 
 @given(st.integers(0, BITS))
-def test_within_is_everything_inside_the_radius(radius: int) -> None:
+def test_within_finds_everything_inside_the_radius(radius: int) -> None:
     rng = np.random.default_rng(radius)
     codes = rng.integers(0, 256, (40, BITS // 8), np.uint8)
     codes[:20] = codes_for(0)[0] ^ np.packbits(rng.random((20, BITS)) < 0.1, axis=1)
@@ -73,7 +73,7 @@ def test_within_is_everything_inside_the_radius(radius: int) -> None:
         assert sorted(map(int, some.ids)) == [i for i in want if i in (1, 2, 3)]
 
 
-def test_within_of_a_picture(tmp_path: Path) -> None:
+def test_within_takes_a_picture(tmp_path: Path) -> None:
     with MCHIndex(tiny_model()) as index:
         index.add([drawn(i) for i in range(20)])
         hits = index.within(drawn(3), 0)
@@ -86,14 +86,14 @@ def test_within_of_a_picture(tmp_path: Path) -> None:
             index.within(drawn(3), -1)
 
 
-def test_which_limit_it_was(index: MCHIndex) -> None:
+def test_hits_name_the_limit_that_was_reached(index: MCHIndex) -> None:
     plain = index.search_codes(CODE, 50)
     assert (plain.exact, plain.limited_by) == (True, None)
     near = index.search_codes(CODE, 50, max_radius=2)
     assert (len(near), near.exact, near.limited_by) == (3, False, "max_radius")
     few = index.search_codes(CODE, 50, max_buckets=1)
     assert (len(few), few.exact, few.limited_by) == (1, False, "max_buckets")
-    # Radius 1 has 33 buckets: the limit that is reached first counts.
+    # There are 33 buckets within radius 1. The limit that is reached first is named.
     both = index.search_codes(CODE, 50, max_radius=1, max_buckets=33)
     assert both.limited_by == "max_radius"
     both = index.search_codes(CODE, 50, max_radius=1, max_buckets=32)
@@ -103,7 +103,7 @@ def test_which_limit_it_was(index: MCHIndex) -> None:
     assert "stopped by max_radius" in repr(near)
 
 
-def test_effort_in_words(index: MCHIndex) -> None:
+def test_effort_is_described_in_words(index: MCHIndex) -> None:
     assert index.search_codes(CODE, 1).effort() == "1 bucket, radius 0"
     far = index.search_codes(CODE, 10)
     # All buckets up to radius 8, and the first one of radius 9.
@@ -114,7 +114,7 @@ def test_effort_in_words(index: MCHIndex) -> None:
     )
 
 
-def test_bad_pages(index: MCHIndex) -> None:
+def test_a_negative_offset_is_refused(index: MCHIndex) -> None:
     with pytest.raises(ValueError, match="offset must be at least 0"):
         index.search_codes(CODE, offset=-1)
 
@@ -122,7 +122,7 @@ def test_bad_pages(index: MCHIndex) -> None:
 # Counting, listing and removing by filter.
 
 
-def test_counting_and_listing(index: MCHIndex) -> None:
+def test_counting_and_listing_by_filter(index: MCHIndex) -> None:
     recent = {"year": {">=": 2024}}
     assert index.count() == 10
     assert index.count(recent) == 4
@@ -146,17 +146,19 @@ def test_removing_by_filter(index: MCHIndex) -> None:
     assert len(index) == 8
 
 
-# Where it is, and copies of it.
+# Path and backups.
 
 
-def test_path(index: MCHIndex, tmp_path: Path) -> None:
+def test_path_is_the_folder_of_the_index(index: MCHIndex, tmp_path: Path) -> None:
     assert index.path == tmp_path / "i"
     with MCHIndex(bits=8) as other:
         assert other.path is None
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_a_backup(tmp_path: Path, snapshot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_is_a_complete_index(
+    tmp_path: Path, snapshot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mchindex.index.table.SNAPSHOT_AFTER", 1 if snapshot else 10**6)
     with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
         index.add([drawn(i) for i in range(12)], metadata={"a": 1})
@@ -172,7 +174,7 @@ def test_a_backup(tmp_path: Path, snapshot: bool, monkeypatch: pytest.MonkeyPatc
     assert [f.name for f in (tmp_path / "deep").iterdir()] == ["copy.mch"]
 
 
-def test_a_backup_of_an_index_in_memory(tmp_path: Path) -> None:
+def test_an_index_in_memory_can_be_backed_up(tmp_path: Path) -> None:
     with MCHIndex(tiny_model()) as index:
         index.add([drawn(i) for i in range(5)])
         index.backup(tmp_path / "copy.mch")
@@ -182,15 +184,15 @@ def test_a_backup_of_an_index_in_memory(tmp_path: Path) -> None:
         assert copy.model.fingerprint == tiny_model().fingerprint
 
 
-def test_a_backup_replaces_nothing(index: MCHIndex, tmp_path: Path) -> None:
+def test_a_backup_does_not_replace_a_folder(index: MCHIndex, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(FileExistsError, match="give a new folder"):
+    with pytest.raises(FileExistsError, match="choose a new folder"):
         index.backup(tmp_path / "there")
     assert list((tmp_path / "there").iterdir()) == []
 
 
-def test_backups_while_another_thread_adds(tmp_path: Path) -> None:
-    """Every copy is sound and holds whole batches."""
+def test_backups_are_consistent_while_another_thread_adds(tmp_path: Path) -> None:
+    """Every copy is intact and holds complete batches."""
     with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
         over = threading.Event()
 
@@ -213,7 +215,7 @@ def test_backups_while_another_thread_adds(tmp_path: Path) -> None:
             assert len(copy) % 10 == 0
 
 
-# Images as files and single failures.
+# File objects and images that cannot be read.
 
 
 def test_file_objects_are_images(tmp_path: Path) -> None:
@@ -234,15 +236,15 @@ def test_file_objects_are_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", ["none.png", b"nonsense", io.BytesIO(b"nonsense")])
 def test_a_single_image_that_cannot_be_read_raises(wrong: Any, tmp_path: Path) -> None:
     with MCHIndex(tiny_model()) as index:
-        one = tmp_path / wrong if isinstance(wrong, str) else wrong
+        source = tmp_path / wrong if isinstance(wrong, str) else wrong
         with pytest.raises(ImageError):
-            index.add(one)
+            index.add(source)
         with pytest.raises(ImageError, match="no image"):
             index.update(drawn(1), "missing")
         assert len(index) == 0
 
 
-def test_among_several_it_is_reported(tmp_path: Path) -> None:
+def test_unreadable_images_among_several_are_reported(tmp_path: Path) -> None:
     with MCHIndex(tiny_model()) as index:
         assert len(index.add([tmp_path / "none.png"]).failed) == 1
         assert len(index.add(str(tmp_path / "*.png")).failed) == 1
@@ -251,7 +253,7 @@ def test_among_several_it_is_reported(tmp_path: Path) -> None:
         assert len(index.add(tmp_path).failed) == 1
 
 
-# Hits as other programs take them.
+# Hits for other programs.
 
 
 @pytest.fixture
@@ -266,17 +268,17 @@ def photos(tmp_path: Path) -> MCHIndex:
     return index
 
 
-def test_dictionaries_are_json(photos: MCHIndex) -> None:
+def test_to_dict_gives_json(photos: MCHIndex) -> None:
     hits = photos.search(drawn(9), 5)
-    found = json.loads(json.dumps(hits.to_dict()))
-    assert found["hits"][0]["id"] == "in memory"
-    assert [hit["id"] for hit in found["hits"]] == hits.ids
-    assert set(found) == {"hits", "buckets", "radius", "candidates", "exact", "limited_by"}
-    assert hits[0].to_dict() == found["hits"][0]
+    answer = json.loads(json.dumps(hits.to_dict()))
+    assert answer["hits"][0]["id"] == "in memory"
+    assert [hit["id"] for hit in answer["hits"]] == hits.ids
+    assert set(answer) == {"hits", "buckets", "radius", "candidates", "exact", "limited_by"}
+    assert hits[0].to_dict() == answer["hits"][0]
     assert photos.search([drawn(9)], 5).to_dict() == [hits.to_dict()]
 
 
-def test_fastapi_takes_hits_as_they_are(photos: MCHIndex) -> None:
+def test_fastapi_serialises_hits(photos: MCHIndex) -> None:
     fastapi = pytest.importorskip("fastapi")
     testclient = pytest.importorskip("fastapi.testclient")
     from mchindex import Hit, Hits
@@ -303,11 +305,11 @@ def test_fastapi_takes_hits_as_they_are(photos: MCHIndex) -> None:
         assert client.get("/one").json() == hits[0].to_dict()
         assert client.get("/every").json() == [hit.to_dict() for hit in hits]
         for path in ("/plain", "/typed"):
-            found = client.get(path).json()
-            assert {k: found[k] for k in hits.to_dict()} == hits.to_dict()
+            answer = client.get(path).json()
+            assert {k: answer[k] for k in hits.to_dict()} == hits.to_dict()
 
 
-def test_a_grid_in_a_notebook(photos: MCHIndex) -> None:
+def test_hits_are_shown_as_a_grid_in_a_notebook(photos: MCHIndex) -> None:
     from helpers.html import Reader
 
     hits = photos.search(drawn(9), 5)
@@ -319,7 +321,7 @@ def test_a_grid_in_a_notebook(photos: MCHIndex) -> None:
     assert "in memory" in page.words
     assert "no picture" in page.words
     assert "3&.png" in page.words
-    assert "<b>" not in hits._repr_html_().replace("<b>", "", 5)  # one per figure, none of a name
+    assert "<b>" not in hits._repr_html_().replace("<b>", "", 5)  # one per figure, none from a name
     none = photos.search_codes(CODE, filter={"x": 1})
     assert "0 hits" in Reader(none._repr_html_()).words
 
@@ -344,7 +346,7 @@ def test_types_catch_a_misspelling(tmp_path: Path) -> None:
     assert [int(line.split(":")[1]) for line in wrong] == [7, 8, 9, 10], out + error
 
 
-def test_image_of_a_hit_region(photos: MCHIndex) -> None:
+def test_the_box_of_a_hit_crops_its_image(photos: MCHIndex) -> None:
     hit = next(h for h in photos.search(drawn(9), 5) if h.path is not None)
     assert hit.box is not None
     with Image.open(str(hit.path)) as image:

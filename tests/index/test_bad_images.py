@@ -1,4 +1,4 @@
-"""Folders as they are: a file is decoded rightly or reported by name, and the rest is indexed."""
+"""Real folders: each file is decoded correctly or reported by name, and all others are added."""
 
 import os
 import socket
@@ -35,7 +35,7 @@ def reasons(added: Added) -> dict[str, str]:
 
 
 def bomb(side: int) -> bytes:
-    """A PNG of a few bytes that says it has side x side pixels."""
+    """A PNG file of a few bytes that claims to have side x side pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -69,7 +69,7 @@ def bad_files() -> dict[str, bytes]:
 
 
 def good_files() -> dict[str, tuple[bytes, tuple[int, int]]]:
-    """Odd but sound ones, with the width and height that they have upright."""
+    """Unusual but valid files, each with the width and height of the upright picture."""
     colours = Image.new("P", (9, 5))
     colours.putpalette([10, 20, 30, 200, 0, 0])
     frames = [Image.new("RGB", (11, 4), colour) for colour in ("red", "lime", "blue")]
@@ -103,7 +103,7 @@ def good_files() -> dict[str, tuple[bytes, tuple[int, int]]]:
     }  # fmt: skip
 
 
-def test_a_folder_of_everything(index: MCHIndex, tmp_path: Path) -> None:
+def test_a_folder_of_good_and_bad_files(index: MCHIndex, tmp_path: Path) -> None:
     good, bad = good_files(), bad_files()
     for name, data in (bad | {name: data for name, (data, _) in good.items()}).items():
         (tmp_path / name).write_bytes(data)
@@ -121,21 +121,21 @@ def test_a_folder_of_everything(index: MCHIndex, tmp_path: Path) -> None:
         layout = tiny_model().layout
         for region, box in zip(stored.regions, stored.boxes, strict=True):
             assert box == in_pixels(layout.boxes[layout.names.index(region)], *size)
-        if max(size) < 1000:  # a large JPEG may have been decoded at a part of its size
+        if max(size) < 1000:  # a large JPEG may have been decoded at a fraction of its size
             want = tiny_model().encode([open_rgb(data)])
             np.testing.assert_array_equal(stored.codes, want.codes)
     assert_as_fresh(index)
-    # What failed is tried again, and only that.
+    # Only the files that failed are read again.
     again = index.add(tmp_path)
     assert set(again.skipped) == set(added)
     assert reasons(again) == reasons(added)
 
 
 @pytest.mark.parametrize("orientation", STORED)
-def test_turned_pictures_are_found_by_their_upright_regions(
+def test_rotated_pictures_are_found_by_their_upright_regions(
     index: MCHIndex, orientation: int, tmp_path: Path
 ) -> None:
-    """The codes, the size and the boxes are those of the picture as it is looked at."""
+    """The codes, the size and the boxes are those of the upright picture."""
     upright = np.asarray(painted(5).resize((32, 16), Image.Resampling.NEAREST))
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -147,7 +147,7 @@ def test_turned_pictures_are_found_by_their_upright_regions(
     assert (a.size, a.regions, a.boxes) == (b.size, b.regions, b.boxes)
     np.testing.assert_array_equal(a.codes, b.codes)
     assert a.size == (32, 16)
-    # A part of the query is a part of it upright, too.
+    # The region of a query is a region of the upright query, too.
     box = (16, 0, 32, 8)
     assert index.search(path, 2).distances == [0, 0]
     for query in (path, upright):
@@ -159,7 +159,7 @@ def test_turned_pictures_are_found_by_their_upright_regions(
 # Names.
 
 
-def test_names_of_every_kind(index: MCHIndex, tmp_path: Path) -> None:
+def test_file_names_may_contain_any_characters(index: MCHIndex, tmp_path: Path) -> None:
     names = ["with space.png", "ä 図 🖼.png", "new\nline.png", "'quo\"te`$(x).png", "-rf.png"]
     names += ["a" * 240 + ".png", "x.PNG", "two..dots.png", "[a-z]*?.png", "\t.png", "~.png"]
     for number, name in enumerate(names):
@@ -167,22 +167,22 @@ def test_names_of_every_kind(index: MCHIndex, tmp_path: Path) -> None:
     added = index.add(tmp_path)
     assert sorted(added) == sorted(str(tmp_path / name) for name in names)
     for number, name in enumerate(names):
-        found = index.search(drawn(number), 1)[0]
-        assert found.id == found.path == str(tmp_path / name)
+        hit = index.search(drawn(number), 1)[0]
+        assert hit.id == hit.path == str(tmp_path / name)
     paths = [str(tmp_path / name) for name in names]
     assert index.add(paths).skipped == paths
 
 
-def test_names_that_are_no_text(index: MCHIndex, tmp_path: Path) -> None:
+def test_file_names_that_are_not_valid_text_are_reported(index: MCHIndex, tmp_path: Path) -> None:
     raw = os.path.join(os.fsencode(tmp_path), b"caf\xe9.png")
     try:
         with open(raw, "wb") as file:
             file.write(GOOD)
     except OSError:
-        pytest.skip("this file system has names of text only")
+        pytest.skip("this file system allows only text as names")
     (tmp_path / "fine.png").write_bytes(GOOD)
-    for given in (tmp_path, [os.fsdecode(raw), tmp_path / "fine.png"]):
-        added = index.add(given)
+    for images in (tmp_path, [os.fsdecode(raw), tmp_path / "fine.png"]):
+        added = index.add(images)
         assert list(added) == [str(tmp_path / "fine.png")]
         assert [os.fsencode(failure.name) for failure in added.failed] == [raw]
         assert "Unicode" in added.failed[0].reason
@@ -191,10 +191,12 @@ def test_names_that_are_no_text(index: MCHIndex, tmp_path: Path) -> None:
     assert "null" in failed[0].reason
 
 
-# Things in a folder that are no files.
+# Things in a folder that are not regular files.
 
 
-def test_pipes_sockets_devices_and_links(index: MCHIndex, tmp_path: Path) -> None:
+def test_pipes_sockets_devices_and_broken_links_are_reported(
+    index: MCHIndex, tmp_path: Path
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "good.png").write_bytes(GOOD)
@@ -210,14 +212,14 @@ def test_pipes_sockets_devices_and_links(index: MCHIndex, tmp_path: Path) -> Non
     expected = {"pipe.png", "zero.png", "loop.png", "dangling.png"}
     with socket.socket(socket.AF_UNIX) as server:
         place = os.getcwd()
-        os.chdir(root)  # a socket's name is short
+        os.chdir(root)  # the path of a socket must be short
         try:
             server.bind("socket.png")
         finally:
             os.chdir(place)
         added = index.add(root)
     assert set(reasons(added)) == expected | {"socket.png"}
-    assert reasons(added)["pipe.png"] == reasons(added)["zero.png"] == "it is not a regular file"
+    assert reasons(added)["pipe.png"] == reasons(added)["zero.png"] == "not a regular file"
     names = [os.path.relpath(str(i), root) for i in added]
     assert sorted(names) == ["folder.png/inside.png", "good.png", "link.png"]
 
@@ -234,7 +236,7 @@ def test_linked_folders_are_walked_once(index: MCHIndex, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_files_and_folders_that_may_not_be_read(index: MCHIndex, tmp_path: Path) -> None:
+def test_files_and_folders_without_permission_are_reported(index: MCHIndex, tmp_path: Path) -> None:
     (tmp_path / "good.png").write_bytes(GOOD)
     (tmp_path / "secret.png").write_bytes(GOOD)
     (tmp_path / "secret.png").chmod(0)
@@ -273,44 +275,44 @@ def test_indexes_in_a_folder_are_not_walked(index: MCHIndex, tmp_path: Path) -> 
     assert (list(added), added.ignored) == ([str(tmp_path / "good.png")], [])
 
 
-# Files that do not stay as they are.
+# Files that change, and files that decoders fail on.
 
 
-def test_a_file_that_goes_between_listing_and_reading(index: MCHIndex, tmp_path: Path) -> None:
+def test_a_file_deleted_before_it_is_read_is_reported(index: MCHIndex, tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.png").write_bytes(GOOD)
 
-    def goes(path: str) -> dict[str, Any]:
+    def delete_one(path: str) -> dict[str, Any]:
         if path.endswith("b.png"):
             os.unlink(path)
         return {}
 
-    added = index.add(tmp_path, metadata=goes)
+    added = index.add(tmp_path, metadata=delete_one)
     assert reasons(added) == {"b.png": "No such file or directory"}
     assert len(added) == 2
-    # One that is known and has gone stays until it is pruned.
+    # An image in the index whose file no longer exists stays until it is pruned.
     index.add(tmp_path)
     os.unlink(tmp_path / "a.png")
     assert reasons(index.add([tmp_path / "a.png"])) == {"a.png": "No such file or directory"}
     assert len(index) == 2
 
 
-def test_a_file_that_changes_while_it_is_read(
+def test_a_file_that_changes_while_it_is_being_read_is_read_again(
     index: MCHIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(GOOD)
-    look = os.fstat
+    real_fstat = os.fstat
     writes = 0
 
     def changing(times: int) -> Any:
         def fstat(file: int) -> os.stat_result:
             nonlocal writes
-            found = look(file)
-            if os.path.samestat(found, os.stat(path)) and writes < times:
+            status = real_fstat(file)
+            if os.path.samestat(status, os.stat(path)) and writes < times:
                 writes += 1
                 path.write_bytes(encoded(painted(writes), "PNG") + bytes(writes))
-            return found
+            return status
 
         return fstat
 
@@ -320,25 +322,25 @@ def test_a_file_that_changes_while_it_is_read(
     np.testing.assert_array_equal(index[str(path)].codes, tiny_model().encode([drawn(2)]).codes)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", changing(10**6))
-        with pytest.raises(ImageError, match=r"a\.png: it changed while it was being read"):
+        with pytest.raises(ImageError, match=r"a\.png: the file changed while it was being read"):
             index.add(path)
 
 
-def test_a_file_larger_than_any_picture(
+def test_a_huge_file_is_reported_and_not_read(
     index: MCHIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open(tmp_path / "hole.png", "wb") as file:
-        file.truncate(1 << 40)  # takes no space, and reading it would take all memory
+        file.truncate(1 << 40)  # takes no space on disk, but reading it would take all memory
     (tmp_path / "good.png").write_bytes(GOOD)
     added = index.add(tmp_path)
     assert "too large" in reasons(added)["hole.png"]
     assert len(added) == 1
 
 
-def test_what_pillow_may_raise(
+def test_any_exception_of_a_decoder_fails_only_its_image(
     index: MCHIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a decoder does, it is one image's failure."""
+    """Whatever a decoder raises, all other images are added."""
     for name in ("a.png", "b.png", "c.png"):
         (tmp_path / name).write_bytes(GOOD)
     read = read_picture
@@ -356,7 +358,7 @@ def test_what_pillow_may_raise(
         assert added.failed[0].reason
 
 
-def test_every_changed_byte_of_a_file_is_one_images_affair(index: MCHIndex) -> None:
+def test_a_changed_byte_fails_only_its_image(index: MCHIndex) -> None:
     rng = np.random.default_rng(0)
     files = []
     for kind in ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"):

@@ -1,4 +1,4 @@
-"""A writer is killed at any moment: what it told of is there, whole, and searches as if new."""
+"""A writer may be killed at any moment: the images it reported are stored, intact and found."""
 
 import json
 import os
@@ -16,12 +16,13 @@ import pytest
 
 from helpers.indexes import assert_as_fresh, codes_for, drawn, tiny_model
 from mchindex import MCHIndex
+from mchindex.index.verify import verify
 
-State = dict[int, tuple[str, int]]  # id -> how it was added, and which version of it
+State = dict[int, tuple[str, int]]  # id -> how the image was added, and its version
 
 
 class Zygote:
-    """A warmed-up process that forks those to be killed, so that each costs little."""
+    """A warmed-up process that forks the writers to kill, so that each one starts quickly."""
 
     def __init__(self) -> None:
         here = Path(__file__).parents[1]
@@ -44,7 +45,7 @@ class Zygote:
         return int(self._line())
 
     def status(self) -> int:
-        """How the last one ended; what it died of by itself is raised."""
+        """The exit status of the last writer. Fails if it ended with an error of its own."""
         line = self._line()
         assert line.isdigit(), line
         return int(line)
@@ -61,22 +62,22 @@ def zygote() -> Iterator[Zygote]:
 
 
 def plan(rng: random.Random, state: State, version: int) -> list[dict[str, Any]]:
-    """Operations of every kind, on images that are there and on new ones."""
-    there, ops = set(state), []
+    """Operations of every kind, on stored images and on new ones."""
+    present, ops = set(state), []
     for _ in range(40):
         kind = rng.choice(["add", "add", "codes", "remove", "update"])
-        new = [max(there, default=0) + 1 + i for i in range(rng.randint(1, 12))]
-        old = rng.sample(sorted(there), min(len(there), rng.randint(1, 8)))
+        new = [max(present, default=0) + 1 + i for i in range(rng.randint(1, 12))]
+        old = rng.sample(sorted(present), min(len(present), rng.randint(1, 8)))
         ids = {"remove": old, "update": old}.get(kind) or new + old
         rng.shuffle(ids)
         ops.append({"op": kind, "ids": ids, "version": version, "batch": rng.choice([1, 3, 100])})
         version += 1
-        there = there - set(ids) if kind == "remove" else there | set(ids)
+        present = present - set(ids) if kind == "remove" else present | set(ids)
     return ops
 
 
 def after(state: State, op: dict[str, Any], ids: list[int]) -> State:
-    """The state once an operation has come to these of its ids."""
+    """The state after an operation has been carried out for these of its ids."""
     if op["op"] == "remove":
         return {i: what for i, what in state.items() if i not in ids}
     if op["op"] == "update":
@@ -86,14 +87,14 @@ def after(state: State, op: dict[str, Any], ids: list[int]) -> State:
 
 
 def possible(state: State, op: dict[str, Any], stored: list[int]) -> list[State]:
-    """What an operation that was cut short may have left: a number of its batches, in order."""
+    """The states that an interrupted operation may have left: some of its batches, in order."""
     size = op["batch"] if op["op"] in ("add", "update") else len(op["ids"])
     ends = [*range(0, len(op["ids"]), max(size, 1)), len(op["ids"])]
     return [after(state, op, op["ids"][:end]) for end in ends if end >= len(stored)]
 
 
 def read(index: MCHIndex) -> State:
-    """What is in the index, each image compared with what it was made of."""
+    """The state of the index. Fails if an image does not have the codes of its version."""
     state: State = {}
     model = tiny_model()
     for image in index.images():
@@ -109,12 +110,12 @@ def read(index: MCHIndex) -> State:
 
 
 def kill_often(zygote: Zygote, folder: Path, kills: int, seed: int) -> int:
-    """Kills that many writers of one index; returns how many of them were in the middle of it."""
+    """Kills this many writers of one index; returns how many had begun and not finished."""
     rng = random.Random(seed)
     path, log = folder / "index.mch", folder / "log"
     state: State = {}
-    version = amid = 0
-    seconds = 0.3  # that a whole task takes, about
+    version = unfinished = 0
+    seconds = 0.3  # about as long as a whole task takes
     for kill in range(kills):
         log.unlink(missing_ok=True)
         ops = plan(rng, state, version)
@@ -128,7 +129,7 @@ def kill_often(zygote: Zygote, folder: Path, kills: int, seed: int) -> int:
         os.kill(child, signal.SIGKILL)
         assert zygote.status() in (0, signal.SIGKILL)
         lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        amid += bool(lines) and lines[-1] != "closed"
+        unfinished += bool(lines) and lines[-1] != "closed"
 
         stored: list[int] = []
         op = None
@@ -144,21 +145,23 @@ def kill_often(zygote: Zygote, folder: Path, kills: int, seed: int) -> int:
             got = read(index)
             assert got in ([state] if op is None else possible(state, op, stored)), (kill, op)
             assert_as_fresh(index, kill)
-            assert index._store.problems() == []
             if len(got) > 400:
                 index.remove(list(got)[::2])
                 got = read(index)
+        assert verify(path, model=False).problems == []
         state = got
-    return amid
+    return unfinished
 
 
-def test_kills(zygote: Zygote, tmp_path: Path) -> None:
+def test_killed_writers_lose_nothing_they_reported(zygote: Zygote, tmp_path: Path) -> None:
     assert kill_often(zygote, tmp_path, kills=12, seed=0) > 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_three_hundred_kills(zygote: Zygote, tmp_path: Path, seed: int) -> None:
+def test_a_hundred_killed_writers_lose_nothing_they_reported(
+    zygote: Zygote, tmp_path: Path, seed: int
+) -> None:
     assert kill_often(zygote, tmp_path, kills=100, seed=seed) > 50
 
 

@@ -1,4 +1,4 @@
-"""Out of one index and into another: nothing changes, and nothing wrong gets in."""
+"""Exporting an index and importing it: nothing changes, and nothing invalid is imported."""
 
 import gzip
 import io
@@ -35,7 +35,7 @@ def export(folder: Path) -> bytes:
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """All that is stored, but for the keys, which an index gives."""
+    """All that is stored, without the keys, which each index assigns itself."""
     store = Store(folder)
     rows = list(store.each())
     store.close()
@@ -47,7 +47,7 @@ def rows_of(folder: Path) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Codes of one's own: several an image, one with equal codes, ids of both kinds."""
+    """An index of codes: several per image, an image with equal codes, text and integer ids."""
     folder = tmp_path_factory.mktemp("once") / "filled.mch"
     names: list[Any] = [seed if seed % 2 else f"näme {seed}" for seed in range(40)]
     codes = [codes_for(seed, bits=BITS) for seed in range(40)]
@@ -73,11 +73,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# There and back
+# Export and import
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
-def test_round_trip(filled: Path, tmp_path: Path, name: str) -> None:
+def test_an_import_restores_what_was_exported(filled: Path, tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     with created(file) as stream:
         done = export_index(filled, stream)
@@ -91,8 +91,8 @@ def test_round_trip(filled: Path, tmp_path: Path, name: str) -> None:
     assert not [f for f in os.listdir(tmp_path) if f.startswith(".")]
 
 
-def test_images_with_a_model(tmp_path: Path, model: Path) -> None:
-    """Times and hashes come along, so that nothing is encoded again."""
+def test_imported_images_are_not_encoded_again(tmp_path: Path, model: Path) -> None:
+    """Times and hashes are exported too, so nothing needs to be encoded again."""
     photos = write_photos(tmp_path / "photos", 9)
     with MCHIndex.open(tmp_path / "a.mch", model) as index:
         index.add(photos[:8], metadata={"album": "x"})
@@ -105,7 +105,7 @@ def test_images_with_a_model(tmp_path: Path, model: Path) -> None:
         assert index.search(photo(3), 5)[:] == want
         again = index.add(tmp_path / "photos")
         assert (len(again.skipped), again.added) == (8, [str(photos[8])])
-    # Once more, into an index that has them: all are replaced by what they were.
+    # Imported again, each image is replaced by itself.
     back = import_index(tmp_path / "out.jsonl", tmp_path / "b.mch")
     assert (back.added, back.replaced) == (0, 9)
 
@@ -126,7 +126,7 @@ entries = st.lists(
 )
 records = st.builds(
     Row,
-    id=st.none(),  # set below: no two alike
+    id=st.none(),  # set below, because ids must be distinct
     codes=entries.map(lambda e: np.array(
         [(r, k, list(c)) for r, k, c in e], code_type(BITS)
     ).tobytes()),
@@ -148,24 +148,23 @@ places = itertools.count()
         text.filter(lambda t: "\0" not in t) | numbers, min_size=6, max_size=6, unique=True
     ),
 )
-def test_any_record_survives(
+def test_any_record_survives_an_export_and_an_import(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], ids: list[Any]
 ) -> None:
     root = tmp_path_factory.mktemp(f"any{next(places)}")
-    given_rows = [
+    originals = [
         Row(id, r.codes, r.path, r.size, r.time, r.hash, r.width, r.height, r.metadata)
         for id, r in zip(ids, rows, strict=False)
     ]
     with MCHIndex.open(root / "a.mch", bits=BITS) as index:
-        index.add_records(given_rows)
-    # A path of text and the same id in text is stored once, and is both.
+        index.add_records(originals)
     (root / "out").write_bytes(export(root / "a.mch"))
     import_index(root / "out", root / "b.mch")
-    assert rows_of(root / "b.mch") == rows_of(root / "a.mch") == given_rows
+    assert rows_of(root / "b.mch") == rows_of(root / "a.mch") == originals
 
 
-def test_memory_is_bounded(tmp_path: Path) -> None:
-    """A line at a time: the reader is not ahead of what is taken from it."""
+def test_an_export_is_read_one_line_at_a_time(tmp_path: Path) -> None:
+    """The reader reads no further than the rows that are taken from it."""
     head = {"format": "mchindex-export", "version": 1, "bits": 8, "model": None}
     head |= {"fingerprint": None, "names": [], "boxes": []}
 
@@ -188,12 +187,12 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
             return json.dumps({"id": self.lines, "codes": codes}).encode() + b"\n"
 
     stream: Any = Endless()
-    found = list(itertools.islice(Reader(stream, "endless").rows(), 1000))
-    assert len(found) == 1000
+    rows = list(itertools.islice(Reader(stream, "endless").rows(), 1000))
+    assert len(rows) == 1000
     assert stream.lines == 1001
 
 
-# Files that are not right
+# Invalid files
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -205,7 +204,7 @@ def joined(lines: list[Any]) -> bytes:
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a_file_cut_anywhere_is_noticed(filled: Path, tmp_path: Path, zipped: bool) -> None:
+def test_a_truncated_file_is_detected(filled: Path, tmp_path: Path, zipped: bool) -> None:
     whole = export(filled)
     data = gzip.compress(whole) if zipped else whole
     first = whole.index(b"\n") + 1
@@ -213,7 +212,7 @@ def test_a_file_cut_anywhere_is_noticed(filled: Path, tmp_path: Path, zipped: bo
         file = tmp_path / "cut"
         file.write_bytes(data[:cut])
         if not zipped and cut == len(data) - 1:
-            continue  # only the last line's end is missing, and nothing of what it says
+            continue  # only the newline at the end is missing
         with pytest.raises(ExportError, match=r"truncated|not an export"):
             import_index(file, tmp_path / "new.mch")
         assert not (tmp_path / "new.mch").exists()
@@ -226,7 +225,7 @@ def test_a_file_cut_anywhere_is_noticed(filled: Path, tmp_path: Path, zipped: bo
     assert got == want[: len(got)]
 
 
-def test_a_gzip_whose_checksum_is_wrong(filled: Path, tmp_path: Path) -> None:
+def test_a_gzip_file_with_a_wrong_checksum_is_refused(filled: Path, tmp_path: Path) -> None:
     data = bytearray(gzip.compress(export(filled)))
     data[-6] ^= 1
     (tmp_path / "bad.gz").write_bytes(data)
@@ -234,20 +233,16 @@ def test_a_gzip_whose_checksum_is_wrong(filled: Path, tmp_path: Path) -> None:
         import_index(tmp_path / "bad.gz", tmp_path / "new.mch")
 
 
-def wrong(record: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return record | changes
-
-
 def code(**changes: Any) -> list[dict[str, Any]]:
     return [{"region": 0, "keep": 1.0, "code": "000000"} | changes]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"id": None}, "an id is text or an integer"),
-        ({"id": 1.5}, "an id is text or an integer"),
-        ({"id": True}, "an id is text or an integer"),
+        ({"id": None}, "an id must be text or an integer"),
+        ({"id": 1.5}, "an id must be text or an integer"),
+        ({"id": True}, "an id must be text or an integer"),
         ({"id": 2**63}, "64 bits"),
         ({"id": "\ud800"}, "Unicode"),
         ({"path": 3}, "'path' cannot be 3"),
@@ -260,18 +255,18 @@ def code(**changes: Any) -> list[dict[str, Any]]:
         ({"metadata": [1]}, "'metadata' cannot be"),
         ({"codes": []}, "at least one"),
         ({"codes": None}, "at least one"),
-        ({"codes": [1]}, "a code is an object"),
+        ({"codes": [1]}, "a code must be an object"),
         ({"codes": code(region=-1)}, "no region -1"),
         ({"codes": code(region=70000)}, "no region 70000"),
         ({"codes": code(keep=2)}, "probability"),
         ({"codes": code(keep="1")}, "probability"),
-        ({"codes": code(code="0000")}, "a code of 16 bits, not of 24"),
-        ({"codes": code(code=None)}, "a code of 0 bits"),
+        ({"codes": code(code="0000")}, "a code has 16 bits, not 24"),
+        ({"codes": code(code=None)}, "a code has 0 bits"),
         ({"codes": code(code="zzzzzz")}, "hexadecimal"),
     ],
 )
-def test_wrong_lines_are_named(
-    filled: Path, tmp_path: Path, changes: dict[str, Any], said: str
+def test_the_error_names_the_invalid_line(
+    filled: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     lines = lines_of(filled)
     lines[4] |= changes
@@ -280,14 +275,14 @@ def test_wrong_lines_are_named(
     with pytest.raises(ExportError) as error:
         import_index(file, tmp_path / "new.mch")
     assert str(error.value).startswith(f"{file}:5: ")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert not (tmp_path / "new.mch").exists()
     back = import_index(file, tmp_path / "new.mch", partial=True)
     assert (back.added, len(back.refused), back.cut) == (39, 1, False)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"{\n", "not JSON"),
         (b"\xff\n", "not UTF-8"),
@@ -296,21 +291,23 @@ def test_wrong_lines_are_named(
         (b"{}\n", "it has no codes and no id"),
         (b'{"id": 1, "codes": [], "metadata": {"a": NaN}}\n', "NaN"),
         (b"[" * 100_000 + b"\n", "recursion"),
-        (b'{"end": 7}\n', "the end of 7 images, but there are 3"),
-        (b'{"end": 3}\n', "more after the end"),
+        (b'{"end": 7}\n', "the end counts 7 images, but there are 3"),
+        (b'{"end": 3}\n', "continues after its end"),
     ],
 )
-def test_lines_that_are_no_images(filled: Path, tmp_path: Path, line: bytes, said: str) -> None:
+def test_lines_that_are_not_images_are_refused(
+    filled: Path, tmp_path: Path, line: bytes, message: str
+) -> None:
     lines = export(filled).splitlines(keepends=True)
     lines.insert(4, line)
     file = tmp_path / "wrong.jsonl"
     file.write_bytes(b"".join(lines))
-    with pytest.raises(ExportError, match=r"wrong\.jsonl:[56]: .*" + said):
+    with pytest.raises(ExportError, match=r"wrong\.jsonl:[56]: .*" + message):
         import_index(file, tmp_path / "new.mch")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"format": "other"}, "not an export"),
         ({"version": 2}, "newer mchindex"),
@@ -319,32 +316,36 @@ def test_lines_that_are_no_images(filled: Path, tmp_path: Path, line: bytes, sai
         ({"bits": "24"}, "header is damaged"),
         ({"names": ["whole"]}, "header is damaged"),
         ({"boxes": None}, "header is damaged"),
-        ({"model_lost": True}, "no longer knows which model"),
-        ({"fingerprint": "unknown", "model": "nobody's"}, "which is not here"),
+        ({"model_lost": True}, "does not say which model filled it"),
+        ({"fingerprint": "unknown", "model": "nobody's"}, "which is not installed"),
     ],
 )
-def test_headers(filled: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_invalid_headers_are_refused(
+    filled: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     lines = lines_of(filled)
     lines[0] |= changes
     (tmp_path / "wrong.jsonl").write_bytes(joined(lines))
-    with pytest.raises(ExportError, match=said):
+    with pytest.raises(ExportError, match=message):
         import_index(tmp_path / "wrong.jsonl", tmp_path / "new.mch")
     assert not (tmp_path / "new.mch").exists()
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\x1f\x8b", b"\x89PNG", b"[]", b'"x"', b"{}"])
-def test_other_files(tmp_path: Path, data: bytes) -> None:
+def test_files_that_are_not_exports_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "other").write_bytes(data)
     with pytest.raises(ExportError, match="not an export of mchindex"):
         import_index(tmp_path / "other", tmp_path / "new.mch")
 
 
-def test_codes_of_another_kind_are_refused(filled: Path, tmp_path: Path, model: Path) -> None:
+def test_codes_that_cannot_be_compared_are_refused(
+    filled: Path, tmp_path: Path, model: Path
+) -> None:
     file = tmp_path / "out.jsonl"
     file.write_bytes(export(filled))
     with MCHIndex.open(tmp_path / "wide.mch", bits=32):
         pass
-    with pytest.raises(ModelMismatchError, match="32 bits, not of 24"):
+    with pytest.raises(ModelMismatchError, match="32 bits, not 24"):
         import_index(file, tmp_path / "wide.mch")
     with pytest.raises(ModelMismatchError, match="not by"):
         import_index(file, tmp_path / "new.mch", model=model)
@@ -357,14 +358,14 @@ def test_codes_of_another_kind_are_refused(filled: Path, tmp_path: Path, model: 
     lines = lines_of(filled)
     lines[0]["fingerprint"] = MCHModel.load(other).fingerprint
     file.write_bytes(joined(lines))
-    with pytest.raises(ModelMismatchError, match="other regions"):
+    with pytest.raises(ModelMismatchError, match="different regions"):
         import_index(file, tmp_path / "modelled.mch")
 
 
-def test_a_pipe_is_read_once(filled: Path, tmp_path: Path) -> None:
+def test_a_pipe_can_be_imported(filled: Path, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     data = export(filled)
-    assert len(data) < 60_000  # what a pipe holds
+    assert len(data) < 60_000  # fits into the buffer of a pipe
     os.write(writing, data)
     os.close(writing)
     with open(reading, "rb") as stream:
@@ -372,7 +373,7 @@ def test_a_pipe_is_read_once(filled: Path, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "new.mch") == rows_of(filled)
 
 
-def test_a_file_is_whole_or_not_there(filled: Path, tmp_path: Path) -> None:
+def test_an_export_file_appears_when_complete(filled: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
 
     def broken() -> None:
@@ -394,16 +395,16 @@ def test_a_file_is_whole_or_not_there(filled: Path, tmp_path: Path) -> None:
 # Damaged indexes
 
 
-def harmed(folder: Path, *statements: str) -> None:
+def damage(folder: Path, *statements: str) -> None:
     db = sqlite3.connect(folder / "index.sqlite", isolation_level=None)
     for statement in statements:
         db.execute(statement)
     db.close()
 
 
-def test_what_is_readable_is_rescued(filled: Path, tmp_path: Path) -> None:
+def test_readable_records_of_a_damaged_index_are_exported(filled: Path, tmp_path: Path) -> None:
     before = rows_of(filled)
-    harmed(
+    damage(
         filled,
         "UPDATE images SET codes = zeroblob(13) WHERE id = 1",
         "UPDATE images SET metadata = '{}' WHERE id = 5",
@@ -418,12 +419,12 @@ def test_what_is_readable_is_rescued(filled: Path, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "new.mch") == [r for r in before if r.id not in (1, 5, 7)]
 
 
-def test_damaged_pages(tmp_path: Path) -> None:
+def test_records_outside_damaged_pages_are_exported(tmp_path: Path) -> None:
     folder = tmp_path / "a.mch"
     with MCHIndex.open(folder, bits=BITS) as index:
         ids = np.arange(3000)
         index.add_codes(ids, np.random.default_rng(0).integers(0, 256, (3000, 3), np.uint8))
-    harmed(folder, "PRAGMA wal_checkpoint(TRUNCATE)")
+    damage(folder, "PRAGMA wal_checkpoint(TRUNCATE)")
     before = {row.id: row for row in rows_of(folder)}
     data = bytearray((folder / "index.sqlite").read_bytes())
     page = 4096
@@ -442,14 +443,16 @@ def test_damaged_pages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 16, 24, 64, 256])
-def test_an_index_that_forgot_its_model(tmp_path: Path, bits: int) -> None:
+def test_the_code_width_is_recovered_without_the_record_of_the_model(
+    tmp_path: Path, bits: int
+) -> None:
     folder = tmp_path / "a.mch"
     codes = [codes_for(seed, bits=bits) for seed in range(30)]
     with MCHIndex.open(folder, bits=bits) as index:
         ids = np.repeat(np.arange(30), [len(its) for its in codes])
         index.add_codes(ids, np.concatenate(codes), [i for its in codes for i in range(len(its))])
     before = rows_of(folder)
-    harmed(folder, "UPDATE meta SET value = 'x' WHERE name IN ('model', 'state')")
+    damage(folder, "UPDATE meta SET value = 'x' WHERE name IN ('model', 'state')")
     with pytest.raises(StoreDamagedError):
         MCHIndex.open(folder)
     stream = io.BytesIO()
@@ -463,19 +466,19 @@ def test_an_index_that_forgot_its_model(tmp_path: Path, bits: int) -> None:
     assert rows_of(tmp_path / "b.mch") == before
 
 
-def test_an_index_with_its_own_model_remembers_by_it(tmp_path: Path, model: Path) -> None:
+def test_the_header_is_recovered_from_the_model_folder(tmp_path: Path, model: Path) -> None:
     photos = write_photos(tmp_path / "photos", 4)
     with MCHIndex.open(tmp_path / "a.mch", model) as index:
         index.add(photos)
     whole = export(tmp_path / "a.mch")
-    harmed(tmp_path / "a.mch", "UPDATE meta SET value = 'x' WHERE name = 'model'")
+    damage(tmp_path / "a.mch", "UPDATE meta SET value = 'x' WHERE name = 'model'")
     rescued = export(tmp_path / "a.mch")
     assert rescued.splitlines()[1:] == whole.splitlines()[1:]
     heads = [json.loads(data.splitlines()[0]) for data in (whole, rescued)]
     assert heads[0] | {"model": None} == heads[1]
 
 
-def test_nothing_to_export(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_an_index_is_not_exported(tmp_path: Path) -> None:
     with pytest.raises(NotAnIndexError, match="is not an index"):
         export_index(tmp_path / "none.mch", io.BytesIO())
     assert not (tmp_path / "none.mch").exists()
@@ -486,9 +489,9 @@ def test_nothing_to_export(tmp_path: Path) -> None:
         export_index(folder, io.BytesIO())
 
 
-def test_an_export_is_of_one_moment(filled: Path) -> None:
+def test_an_export_shows_the_index_as_of_one_moment(filled: Path) -> None:
     class Meddling(io.BytesIO):
-        """Replaces all images while the first of them is written."""
+        """Changes the index while the first image is being written."""
 
         lines = 0
 

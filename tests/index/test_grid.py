@@ -1,4 +1,4 @@
-"""Hits as a picture: what is drawn where, and what happens to hits that cannot be shown."""
+"""Hits drawn as a picture: what is drawn where, and how hits without a picture are drawn."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_the_query_is_left_of_the_hits(tmp_path: Path) -> None:
     assert red[1].max() < blue[1].min()
     assert len(red[0]) == 90 * 90  # one and a half times as large as a hit
     rows = np.unique(blue[0])
-    assert (np.diff(rows) > 1).sum() == 2  # three rows of them
+    assert (np.diff(rows) > 1).sum() == 2  # three rows of hits
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 5, 6, 11])
@@ -56,16 +56,16 @@ def test_the_region_is_framed(tmp_path: Path) -> None:
     assert frame[0].min() >= middle[1]
 
 
-def test_a_box_beyond_the_picture_is_cut(tmp_path: Path) -> None:
-    """The file may have been replaced by a smaller one since it was added."""
+def test_a_box_beyond_the_picture_is_clipped(tmp_path: Path) -> None:
+    """The file may have been replaced with a smaller picture since it was added."""
     flat(BLUE, 20, 20).save(tmp_path / "small.png")
     hit = Hit("a", 0, "bottom-right", (320, 240, 640, 480), str(tmp_path / "small.png"))
     assert count(draw_grid(flat(RED), [hit]), BLUE)
 
 
-def test_what_cannot_be_shown_is_grey(tmp_path: Path) -> None:
+def test_hits_without_a_readable_picture_are_grey(tmp_path: Path) -> None:
     broken = tmp_path / "broken.jpg"
-    broken.write_bytes(b"no picture")
+    broken.write_bytes(b"not a picture")
     hits = [
         Hit("gone", 1, "whole", (0, 0, 9, 9), str(tmp_path / "gone.jpg")),
         Hit("broken", 2, "whole", (0, 0, 9, 9), str(broken)),
@@ -76,7 +76,7 @@ def test_what_cannot_be_shown_is_grey(tmp_path: Path) -> None:
     assert count(draw_grid(None, []), EMPTY) > 8000  # the query can be missing too
 
 
-def test_pictures_that_are_already_open(tmp_path: Path) -> None:
+def test_open_pictures_can_be_drawn(tmp_path: Path) -> None:
     tiles = [Tile(flat(BLUE, 10, 300), ("a line that is much too long for the tile below it",))]
     grid = draw_tiles(Tile(flat(RED, 300, 10).convert("L"), ()), tiles, 4, 50)
     assert grid.width < 250
@@ -85,7 +85,7 @@ def test_pictures_that_are_already_open(tmp_path: Path) -> None:
     assert grid.tobytes() == same.tobytes()
 
 
-def test_several_below_each_other(tmp_path: Path) -> None:
+def test_grids_are_joined_from_top_to_bottom(tmp_path: Path) -> None:
     grids = [draw_grid(flat(RED), hits_in(tmp_path, n)) for n in (1, 4)]
     both = below_each_other(grids)
     assert both.size == (grids[1].width, grids[0].height + grids[1].height)
@@ -93,6 +93,6 @@ def test_several_below_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("columns", "tile"), [(0, 180), (5, 31)])
-def test_impossible_sizes(columns: int, tile: int) -> None:
+def test_too_few_columns_and_too_small_tiles_are_refused(columns: int, tile: int) -> None:
     with pytest.raises(ValueError, match="at least"):
         draw_grid(flat(RED), [], columns, tile)

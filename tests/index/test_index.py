@@ -1,4 +1,4 @@
-"""What an index answers: compared with an oracle, whatever was done to it before."""
+"""An index gives the same answers as an oracle, whatever was done to it before."""
 
 import shutil
 import tempfile
@@ -44,13 +44,13 @@ def ids_of(hits: Hits) -> list[Any]:
     return sorted(hits.ids, key=str)
 
 
-# Everything at once, compared with a dictionary.
+# Random operations, compared with a dictionary.
 
 IDS = st.one_of(st.integers(-3, 12), st.sampled_from(["1", "a", "ä", "12", "x y"]))
 
 
 class Machine(RuleBasedStateMachine):
-    """An index, a second one that only reads it, and what both must hold."""
+    """An index, a second instance of it that only reads, and a dictionary of their content."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,14 +84,14 @@ class Machine(RuleBasedStateMachine):
             [r for _, _, r in flat], metadata=[notes] * len(names),
         )  # fmt: skip
         for name in names:
-            self.model.pop(name, None)  # a replaced image comes last
+            self.model.pop(name, None)  # a replaced image moves to the end
             self.model[name] = (rows[name], list(range(len(rows[name]))), notes)
 
     @rule(ids=st.lists(IDS, max_size=6))
     def remove(self, ids: list[Any]) -> None:
-        there = {id_ for id_ in ids if id_ in self.model}
-        assert self.index.remove(ids) == len(there)
-        for id_ in there:
+        present = {id_ for id_ in ids if id_ in self.model}
+        assert self.index.remove(ids) == len(present)
+        for id_ in present:
             del self.model[id_]
 
     @rule(id_=IDS, kind=st.sampled_from(["red", "blue"]))
@@ -143,10 +143,10 @@ class Machine(RuleBasedStateMachine):
             filter=None if kinds is None else {"kind": kinds},
         )  # fmt: skip
         n = int(want["counts"][0])
-        called = ["whole" if r == 0 else f"region {r}" for r in want["regions"][0, :n]]
+        names = ["whole" if r == 0 else f"region {r}" for r in want["regions"][0, :n]]
         assert [(h.id, h.distance, h.region) for h in got] == list(
             zip([keys[i] for i in want["ids"][0, :n].tolist()], want["distances"][0, :n].tolist(),
-                called, strict=True)
+                names, strict=True)
         )  # fmt: skip
         assert (got.buckets, got.candidates) == (want["buckets"][0], want["candidates"][0])
         assert (got.radius, got.exact) == (want["radius"][0], want["exact"][0])
@@ -171,18 +171,18 @@ class Machine(RuleBasedStateMachine):
 
 
 def thorough(examples: int) -> settings:
-    # Every step writes to the disk, which is slow on some machines and wrong on none.
+    # Every step writes to disk, which is slow on some machines.
     return settings(
         max_examples=examples, stateful_step_count=20, suppress_health_check=list(HealthCheck)
     )
 
 
-def test_whatever_is_done() -> None:
+def test_any_sequence_of_operations_agrees_with_the_oracle() -> None:
     run_state_machine_as_test(Machine, settings=thorough(10))
 
 
 @pytest.mark.slow
-def test_whatever_is_done_for_long() -> None:
+def test_many_sequences_of_operations_agree_with_the_oracle() -> None:
     run_state_machine_as_test(Machine, settings=thorough(200))
 
 
@@ -241,7 +241,9 @@ def noted(index: MCHIndex) -> MCHIndex:
         ({"none": "x"}, []),
     ],
 )
-def test_filters(noted: MCHIndex, wanted: dict[str, Any], expected: list[int]) -> None:
+def test_a_filter_selects_the_matching_images(
+    noted: MCHIndex, wanted: dict[str, Any], expected: list[int]
+) -> None:
     assert ids_of(noted.search_codes(CODE, 50, filter=wanted)) == expected
     assert ids_of(noted.search_codes(CODE, 50, filter=wanted)) == expected  # from the cache
     some = noted.search_codes(CODE, 50, filter=wanted, allowed=[0, 5, "0", 99])
@@ -254,7 +256,7 @@ def test_filters(noted: MCHIndex, wanted: dict[str, Any], expected: list[int]) -
 @pytest.mark.parametrize(
     "wrong", [{"a": {"b": 1}}, {"a": object()}, {"a": float("nan")}, {"a": [[1]]}, {1: 2}]
 )
-def test_filters_that_cannot_be(noted: MCHIndex, wrong: Any) -> None:
+def test_invalid_filters_are_refused(noted: MCHIndex, wrong: Any) -> None:
     with pytest.raises(ValueError, match="filter"):
         noted.search_codes(CODE, filter=wrong)
 
@@ -266,7 +268,7 @@ def test_filters_see_new_metadata(noted: MCHIndex) -> None:
     assert noted[3].metadata == {"album": "2023"}
 
 
-def test_allowed(noted: MCHIndex) -> None:
+def test_allowed_restricts_the_search_to_these_ids(noted: MCHIndex) -> None:
     noted.add_codes(["1"], CODE[None])
     assert noted.search_codes(CODE, 50, allowed=["1"]).ids == ["1"]
     assert noted.search_codes(CODE, 50, allowed=[1]).ids == [1]
@@ -288,23 +290,23 @@ def codes(*rows: int) -> NDArray[np.uint8]:
     return np.array([[0] * (BITS // 8 - 1) + [row] for row in rows], np.uint8)
 
 
-def test_an_empty_index(index: MCHIndex, tmp_path: Path) -> None:
+def test_an_empty_index_finds_nothing(index: MCHIndex, tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "i", tiny_model()) as other:
-        for one in (index, other):
-            assert len(one) == 0
-            assert list(one) == []
-            assert list(one.images()) == []
-            hits = one.search_codes(CODE)
+        for empty in (index, other):
+            assert len(empty) == 0
+            assert list(empty) == []
+            assert list(empty.images()) == []
+            hits = empty.search_codes(CODE)
             assert (len(hits), list(hits), hits.ids, hits.distances) == (0, [], [], [])
-            assert len(one.search_codes(CODE[None].repeat(3, 0))) == 3
-            assert one.remove([1]) == 0
-            assert one.prune() == []
-            assert one.stats()["anhc"] == 0
+            assert len(empty.search_codes(CODE[None].repeat(3, 0))) == 3
+            assert empty.remove([1]) == 0
+            assert empty.prune() == []
+            assert empty.stats()["anhc"] == 0
         assert len(other.search(drawn(0))) == 0
         assert len(other.search([])) == 0
 
 
-def test_search_by_id(index: MCHIndex) -> None:
+def test_a_search_by_id_leaves_the_image_out(index: MCHIndex) -> None:
     index.add_codes(["a", "a", "b", "c", "d"], codes(0, 15, 1, 3, 7), [0, 2, 0, 0, 0])
     assert index.search(id="a", k=2).ids == ["b", "c"]
     assert index.search(id="a", k=50).ids == ["b", "c", "d"]
@@ -316,7 +318,7 @@ def test_search_by_id(index: MCHIndex) -> None:
     assert index.search(id="a", k=1).ids == ["twin"]
     with pytest.raises(KeyError, match="none"):
         index.search(id="none")
-    with pytest.raises(ValueError, match="only for: whole, region 2"):
+    with pytest.raises(ValueError, match="only for whole, region 2"):
         index.search(id="a", region="centre")
     wrong: list[dict[str, Any]] = [{}, {"query": drawn(0), "id": "a"}]
     for arguments in wrong:
@@ -324,7 +326,7 @@ def test_search_by_id(index: MCHIndex) -> None:
             index.search(**arguments)
 
 
-def test_limits(index: MCHIndex) -> None:
+def test_k_radius_and_buckets_limit_the_hits(index: MCHIndex) -> None:
     index.add_codes([0, 1, 2, 3], codes(0, 1, 3, 7))
     assert index.search_codes(CODE, 2).ids == [0, 1]
     hits = index.search_codes(CODE, 1000)
@@ -357,7 +359,7 @@ def test_hits_are_sequences(index: MCHIndex) -> None:
         answers[2]
 
 
-def test_a_query_and_its_region(tmp_path: Path) -> None:
+def test_a_region_of_a_query_can_be_searched_for(tmp_path: Path) -> None:
     with MCHIndex(tiny_model()) as index:
         left, right = drawn(1), drawn(2)
         both = np.concatenate([left, right], axis=1)
@@ -379,10 +381,10 @@ def test_a_query_and_its_region(tmp_path: Path) -> None:
             index.search(both, region=wrong)
 
 
-# Codes of one's own.
+# Your own codes.
 
 
-def test_codes_and_regions(index: MCHIndex) -> None:
+def test_your_own_codes_and_regions_are_stored(index: MCHIndex) -> None:
     assert index.add_codes(["a", "b", "a"], codes(1, 2, 3), [0, 255, 7]) == 2
     assert index["a"].regions == ("whole", "region 7")
     assert index["b"].regions == ("region 255",)
@@ -417,7 +419,9 @@ def test_codes_and_regions(index: MCHIndex) -> None:
         (np.array([[1, 2]]), codes(1, 2), {}),
     ],
 )
-def test_codes_that_cannot_be(index: MCHIndex, ids: Any, rows: Any, more: dict[str, Any]) -> None:
+def test_invalid_codes_are_refused(
+    index: MCHIndex, ids: Any, rows: Any, more: dict[str, Any]
+) -> None:
     index.add_codes(["there"], codes(9))
     with pytest.raises((TypeError, ValueError)):
         index.add_codes(ids, rows, **more)
@@ -425,7 +429,7 @@ def test_codes_that_cannot_be(index: MCHIndex, ids: Any, rows: Any, more: dict[s
     assert_as_fresh(index)
 
 
-def test_nothing_is_stored_if_one_of_the_metadata_is_wrong(
+def test_nothing_is_stored_if_some_metadata_is_invalid(
     index: MCHIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mchindex.index.facade, "BULK", 2)
@@ -437,7 +441,7 @@ def test_nothing_is_stored_if_one_of_the_metadata_is_wrong(
 # Models.
 
 
-def test_another_model(tmp_path: Path) -> None:
+def test_another_model_is_refused(tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
         index.add([drawn(0)])
     with pytest.raises(ModelMismatchError, match="another model"):
@@ -455,10 +459,10 @@ def test_another_model(tmp_path: Path) -> None:
         assert len(index) == 1
 
 
-# Its end.
+# Closing.
 
 
-def test_a_closed_index(tmp_path: Path) -> None:
+def test_a_closed_index_cannot_be_used(tmp_path: Path) -> None:
     for index in (MCHIndex(bits=BITS), MCHIndex.open(tmp_path / "i", bits=BITS)):
         index.add_codes([1], CODE[None])
         hits = index.search_codes(CODE)
@@ -482,14 +486,14 @@ def test_hits_outlive_the_index(tmp_path: Path) -> None:
         with index:
             index.add_codes([1], CODE[None], metadata=[{"a": 1}])
             answers = index.search_codes(CODE[None])
-            looked_at = index.search_codes(CODE[None])
-            assert looked_at[0].ids == [1]
-        for held in (answers, looked_at):
-            assert [(hit.id, hit.metadata) for hit in held[0]] == [(1, {"a": 1})]
-            assert "1 hits" in repr(held[0])
+            used = index.search_codes(CODE[None])
+            assert used[0].ids == [1]
+        for result in (answers, used):
+            assert [(hit.id, hit.metadata) for hit in result[0]] == [(1, {"a": 1})]
+            assert "1 hits" in repr(result[0])
 
 
-def test_stats(tmp_path: Path) -> None:
+def test_stats_describe_the_index(tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
         index.add([drawn(i) for i in range(20)])
         stats = index.stats()

@@ -1,4 +1,4 @@
-"""Many processes and threads at one index: each sees committed states and waits for nobody."""
+"""Many processes and threads use one index: readers see committed states and never wait."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ def process(*arguments: object) -> subprocess.Popen[str]:
 
 
 class Writer:
-    """Adds batches, and replaces a group of images whose codes and metadata go together."""
+    """Adds batches, and replaces a group of images whose codes and metadata must match."""
 
     def __init__(self, index: MCHIndex) -> None:
         self.index, self.rng, self.rounds = index, np.random.default_rng(0), 0
@@ -81,7 +81,7 @@ def write_among_readers(folder: Path, readers: int, rounds: int) -> None:
             for other in others:
                 out, error = other.communicate()
                 assert other.returncode == 0, error
-                assert int(out) > 2  # it saw images come without opening the index again
+                assert int(out) > 2  # it saw new images without opening the index again
         finally:
             for other in others:
                 other.kill()
@@ -96,17 +96,19 @@ def snapshots_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mchindex.storage.schema, "CHECKPOINT", 50)
 
 
-def test_eight_readers_and_a_writer(tmp_path: Path) -> None:
+def test_eight_reading_processes_see_only_committed_states(tmp_path: Path) -> None:
     write_among_readers(tmp_path, readers=8, rounds=60)
 
 
 @pytest.mark.slow
-def test_eight_readers_and_a_writer_for_long(tmp_path: Path) -> None:
+def test_eight_reading_processes_see_only_committed_states_for_long(tmp_path: Path) -> None:
     write_among_readers(tmp_path, readers=8, rounds=1500)
 
 
-def test_readers_that_lag_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of removals is short: whoever slept too long reads everything again."""
+def test_a_reader_that_lags_too_far_behind_reads_everything_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store remembers only the last few removals."""
     monkeypatch.setattr(mchindex.storage.store, "GONE_KEPT", 25)
     monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 30)
     path = tmp_path / "i"
@@ -124,7 +126,9 @@ def test_readers_that_lag_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert False in again
 
 
-def test_hits_of_a_state_long_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hits_removed_long_ago_must_be_searched_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mchindex.storage.store, "GONE_KEPT", 5)
     monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
     with MCHIndex.open(tmp_path / "i", bits=64) as index:
@@ -163,7 +167,7 @@ def test_threads_search_while_one_adds(tmp_path: Path) -> None:
         assert_as_fresh(index)
 
 
-def test_threads_that_write_take_turns(tmp_path: Path) -> None:
+def test_writing_threads_take_turns(tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "i", bits=BITS, wait=600) as index, ThreadPoolExecutor(4) as pool:
 
         def add(number: int) -> None:
@@ -175,22 +179,22 @@ def test_threads_that_write_take_turns(tmp_path: Path) -> None:
         assert_as_fresh(index)
 
 
-def test_no_reader_waits_for_a_writer(tmp_path: Path) -> None:
+def test_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "i"
     with MCHIndex.open(path, bits=BITS) as index:
         index.add_codes([1], np.zeros((1, BITS // 8), np.uint8))
         store = index._store
         with store.writer(), store.transaction() as db:
             store._drop(db, mchindex.storage.store._known(db, [1]), store._state(db))
-            # Another, opened before or now, in this process, has the last committed state.
+            # Readers see the last committed state, whether opened before the transaction or now.
             with MCHIndex.open(path) as other:
-                for one in (index, other):
-                    assert len(one) == 1
-                    assert one.search_codes(np.zeros(BITS // 8, np.uint8)).ids == [1]
+                for reader in (index, other):
+                    assert len(reader) == 1
+                    assert reader.search_codes(np.zeros(BITS // 8, np.uint8)).ids == [1]
         assert len(index) == 0
 
 
-def test_a_second_writer(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_or_waits(tmp_path: Path) -> None:
     path = tmp_path / "i"
     code = np.zeros((1, BITS // 8), np.uint8)
     with MCHIndex.open(path, bits=BITS) as first, MCHIndex.open(path) as second:
@@ -216,7 +220,7 @@ def test_a_second_writer(tmp_path: Path) -> None:
         thread = threading.Thread(target=hold)
         thread.start()
         begun.wait()
-        second.add_codes([2], code)  # after `hold`, however long that takes
+        second.add_codes([2], code)  # waits for `hold` to finish
         thread.join()
         assert list(first) == [1, 2]
 
@@ -233,7 +237,7 @@ with MCHIndex.open(sys.argv[1], bits=64, wait=600) as index:
 """
 
 
-def test_processes_create_the_same_index_at_once(tmp_path: Path) -> None:
+def test_processes_can_create_the_same_index_at_once(tmp_path: Path) -> None:
     (tmp_path / "create.py").write_text(CREATE)
     for turn in range(2):
         path = tmp_path / f"{turn}"
@@ -254,7 +258,7 @@ def test_processes_create_the_same_index_at_once(tmp_path: Path) -> None:
         assert not list(path.glob(".new-*"))
 
 
-def test_threads_create_the_same_index_at_once(tmp_path: Path) -> None:
+def test_threads_can_create_the_same_index_at_once(tmp_path: Path) -> None:
     barrier = threading.Barrier(6)
 
     def create(turn: int) -> None:
@@ -283,21 +287,21 @@ with MCHIndex.open(sys.argv[1], bits=64) as index:
                 print(len(again), flush=True)
             sys.stdin.read()
             os._exit(0)
-    index.add_codes([2], np.zeros((1, 8), np.uint8))  # though the child has the lock file open
+    index.add_codes([2], np.zeros((1, 8), np.uint8))  # although the child has the lock file open
     with MCHIndex.open(sys.argv[1]) as other:
         other.add_codes([3], np.zeros((1, 8), np.uint8))
     print(len(index), flush=True)
 """
 
 
-def test_forks(tmp_path: Path) -> None:
+def test_a_forked_process_must_open_the_index_again(tmp_path: Path) -> None:
     (tmp_path / "fork.py").write_text(FORK)
     parent = process("-W", "ignore", tmp_path / "fork.py", tmp_path / "i")
     out, error = parent.communicate()
     assert parent.returncode == 0, error
-    childs, parents, forked = sorted(out.split())
-    assert (parents, forked) == ("3", "True")
-    assert childs in "123"  # what the parent has committed by then
+    seen_by_child, seen_by_parent, forked = sorted(out.split())
+    assert (seen_by_parent, forked) == ("3", "True")
+    assert seen_by_child in "123"  # depends on what the parent had committed by then
 
 
 INTERRUPT = """
@@ -309,18 +313,18 @@ def endless():
     while True:
         yield drawn(number)
         number += 1
-def told(step):
+def report(step):
     print(len(step.ids), flush=True)
 with MCHIndex.open(sys.argv[1], tiny_model()) as index:
     try:
-        index.add(endless(), batch=5, progress=told)
+        index.add(endless(), batch=5, progress=report)
     except KeyboardInterrupt:
         print("stopped", len(index), flush=True)
         index.add([drawn(0)], ["after"])
 """
 
 
-def test_ctrl_c(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_is_stored(tmp_path: Path) -> None:
     (tmp_path / "interrupt.py").write_text(INTERRUPT)
     adding = process(tmp_path / "interrupt.py", tmp_path / "i")
     assert adding.stdout is not None
@@ -337,8 +341,8 @@ def test_ctrl_c(tmp_path: Path) -> None:
         assert_as_fresh(index)
 
 
-def test_replaced_while_others_search(tmp_path: Path) -> None:
-    """An image that is replaced is there all the time, once."""
+def test_an_image_can_be_found_while_it_is_being_replaced(tmp_path: Path) -> None:
+    """At every moment, the image is in the index exactly once."""
     with MCHIndex.open(tmp_path / "i", bits=BITS) as index, MCHIndex.open(tmp_path / "i") as other:
         code = np.zeros((1, BITS // 8), np.uint8)
         index.add_codes(["it"], code)
@@ -347,20 +351,20 @@ def test_replaced_while_others_search(tmp_path: Path) -> None:
             for turn in range(50):
                 index.add_codes(["it"], code, [turn], metadata=[{"kind": "it"}])
 
-        def look_in(one: MCHIndex) -> Any:
+        def look_in(reader: MCHIndex) -> Any:
             def read() -> None:
-                assert one.search_codes(code[0], 5).ids == ["it"]
-                assert one.search_codes(code[0], 5, allowed=["it"]).ids == ["it"]
-                assert len(one.search(id="it")) == 0
-                assert "it" in one
-                assert len(one) == 1
+                assert reader.search_codes(code[0], 5).ids == ["it"]
+                assert reader.search_codes(code[0], 5, allowed=["it"]).ids == ["it"]
+                assert len(reader.search(id="it")) == 0
+                assert "it" in reader
+                assert len(reader) == 1
 
             return read
 
         run([replace], [look_in(index), look_in(other), look_in(other)])
 
 
-def test_searching_while_closing(tmp_path: Path) -> None:
+def test_an_index_can_be_closed_during_a_search(tmp_path: Path) -> None:
     for _ in range(10):
         index = MCHIndex.open(tmp_path / "i", bits=BITS)
         closed = threading.Event()
@@ -383,8 +387,7 @@ def test_searching_while_closing(tmp_path: Path) -> None:
                 future.result()
 
 
-def test_a_copy_of_a_live_index_is_an_index(tmp_path: Path) -> None:
-    """Two indexes open at once have nothing to do with each other."""
+def test_two_open_indexes_are_independent(tmp_path: Path) -> None:
     with (
         MCHIndex.open(tmp_path / "a", bits=BITS) as a,
         MCHIndex.open(tmp_path / "b", bits=BITS) as b,

@@ -1,4 +1,4 @@
-"""A sound index has no problems, whatever happened to it; a damaged one is never called sound."""
+"""Checking an index: an intact index has no problems, and damage is always reported."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def add(index: MCHIndex, seeds: range, version: int = 0) -> None:
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index with a snapshot, and things that happened before it and after it."""
+    """An index with a snapshot, with images added and removed before it and after it."""
     folder = tmp_path_factory.mktemp("once") / "a.mch"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 100)
@@ -62,7 +62,7 @@ def snapshot(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def harmed(folder: Path, *statements: str) -> None:
+def damage(folder: Path, *statements: str) -> None:
     db = sqlite3.connect(folder / "index.sqlite", isolation_level=None)
     for statement in statements:
         db.execute(statement)
@@ -70,31 +70,31 @@ def harmed(folder: Path, *statements: str) -> None:
     db.close()
 
 
-def test_a_sound_index(folder: Path) -> None:
+def test_an_intact_index_has_no_problems(folder: Path) -> None:
     assert snapshot(folder)["codes"] > 100
-    found = verify(folder)
-    assert (found.problems, found.notes) == ([], [])
+    report = verify(folder)
+    assert (report.problems, report.notes) == ([], [])
     with MCHIndex.open(folder) as index:
-        assert found.images == len(index) == 136
-        assert found.codes == index.stats()["codes"] + 1  # the table holds equal codes once
-    assert found.snapshot == snapshot(folder)["file"]
+        assert report.images == len(index) == 136
+        assert report.codes == index.stats()["codes"] + 1  # the table holds equal codes once
+    assert report.snapshot == snapshot(folder)["file"]
 
 
-def test_an_empty_one(tmp_path: Path) -> None:
+def test_an_empty_index_has_no_problems(tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "a.mch", bits=BITS):
         pass
-    found = verify(tmp_path / "a.mch")
-    assert (found.problems, found.images, found.snapshot) == ([], 0, None)
+    report = verify(tmp_path / "a.mch")
+    assert (report.problems, report.images, report.snapshot) == ([], 0, None)
 
 
-def test_no_index_is_made(tmp_path: Path) -> None:
+def test_verify_does_not_create_an_index(tmp_path: Path) -> None:
     with pytest.raises(NotAnIndexError):
         verify(tmp_path / "none.mch")
     assert not (tmp_path / "none.mch").exists()
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         (
             "UPDATE images SET metadata = '{\"a\": 1}' WHERE id = 30",
@@ -102,7 +102,7 @@ def test_no_index_is_made(tmp_path: Path) -> None:
         ),
         ("UPDATE images SET codes = zeroblob(14) WHERE id = 30", "match their checksums: 1"),
         ("UPDATE images SET id = 'other' WHERE id = 30", "match their checksums: 1"),
-        ("DELETE FROM images WHERE id = 30", "the store counts 136 images and has 135"),
+        ("DELETE FROM images WHERE id = 30", "the store should have 136 images, but has 135"),
         ("DELETE FROM gone", ""),
         ("UPDATE gone SET key = key + 1", ""),
         ("UPDATE meta SET value = '{}' WHERE name = 'snapshot'", "record of 'snapshot'"),
@@ -111,16 +111,16 @@ def test_no_index_is_made(tmp_path: Path) -> None:
         ("DELETE FROM meta WHERE name = 'model'", "does not say which model"),
     ],
 )
-def test_a_harmed_store(folder: Path, statement: str, said: str) -> None:
-    harmed(folder, statement)
-    found = verify(folder)
-    assert said in "; ".join(found.problems)
-    assert found.problems
+def test_a_damaged_store_is_reported(folder: Path, statement: str, message: str) -> None:
+    damage(folder, statement)
+    report = verify(folder)
+    assert message in "; ".join(report.problems)
+    assert report.problems
 
 
-def test_any_byte_of_the_codes(folder: Path) -> None:
-    """Bytes are flipped in a page that SQLite itself finds nothing wrong with."""
-    harmed(folder)
+def test_a_flipped_bit_of_a_code_is_reported(folder: Path) -> None:
+    """SQLite itself finds nothing wrong with the page."""
+    damage(folder)
     file = folder / "index.sqlite"
     data = file.read_bytes()
     code = codes_for(30, 0, BITS)[0].tobytes()
@@ -129,8 +129,8 @@ def test_any_byte_of_the_codes(folder: Path) -> None:
     assert any("match their checksums: 1" in problem for problem in verify(folder).problems)
 
 
-def test_a_destroyed_file(folder: Path) -> None:
-    harmed(folder)
+def test_a_destroyed_file_is_reported(folder: Path) -> None:
+    damage(folder)
     data = bytearray((folder / "index.sqlite").read_bytes())
     data[4096 * 2 : 4096 * 4] = bytes(8192)
     (folder / "index.sqlite").write_bytes(data)
@@ -139,11 +139,11 @@ def test_a_destroyed_file(folder: Path) -> None:
     assert verify(folder).problems
 
 
-def gone(file: Path) -> None:
+def deleted(file: Path) -> None:
     file.unlink()
 
 
-def cut(file: Path) -> None:
+def truncated(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
@@ -153,8 +153,8 @@ def flipped(file: Path) -> None:
     file.write_bytes(data)
 
 
-def moved(file: Path) -> None:
-    """A sound snapshot with one code that is another."""
+def other_codes(file: Path) -> None:
+    """A valid snapshot in which one image has other codes."""
     table = BucketTable.load(file)
     codes = codes_for(30, 0, BITS)
     key = int(table.within(codes[:1], 0).ids[0])
@@ -163,7 +163,8 @@ def moved(file: Path) -> None:
     table.save(file)
 
 
-def renamed_region(file: Path) -> None:
+def other_regions(file: Path) -> None:
+    """A valid snapshot in which the codes of one image have other regions."""
     table = BucketTable.load(file)
     codes = codes_for(30, 0, BITS)
     key = int(table.within(codes[:1], 0).ids[0])
@@ -172,20 +173,20 @@ def renamed_region(file: Path) -> None:
     table.save(file)
 
 
-@pytest.mark.parametrize("change", [gone, cut, flipped, moved, renamed_region])
-def test_a_wrong_snapshot(folder: Path, change: Change) -> None:
+@pytest.mark.parametrize("change", [deleted, truncated, flipped, other_codes, other_regions])
+def test_a_wrong_snapshot_is_reported(folder: Path, change: Change) -> None:
     change(folder / snapshot(folder)["file"])
-    found = verify(folder)
-    assert len(found.problems) == 1
-    assert found.problems[0].startswith("the snapshot table-")
+    report = verify(folder)
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith("the snapshot table-")
 
 
-def test_a_snapshot_of_too_many(folder: Path) -> None:
+def test_a_snapshot_with_too_many_codes_is_reported(folder: Path) -> None:
     facts = snapshot(folder)
     table = BucketTable.load(folder / facts["file"])
     table.add([10**6], np.ones((1, 4), np.uint8))
     table.save(folder / facts["file"])
-    assert "codes, and not" in verify(folder).problems[0]
+    assert "codes instead of" in verify(folder).problems[0]
     store = Store(folder)
     with store.writer():
         store.set(snapshot=facts | {"codes": table.n_codes})
@@ -193,39 +194,39 @@ def test_a_snapshot_of_too_many(folder: Path) -> None:
     assert "has 1 codes that the store does not have" in verify(folder).problems[0]
 
 
-def test_what_is_no_problem(folder: Path, tmp_path: Path) -> None:
+def test_an_unused_snapshot_is_only_noted(folder: Path, tmp_path: Path) -> None:
     (folder / "table-000000000000.snapshot").write_bytes(b"left by a crash")
     (note,) = verify(folder).notes
     assert note.startswith("table-000000000000.snapshot")
 
 
-def test_its_model(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_model_is_reported(tmp_path: Path) -> None:
     files = write_photos(tmp_path / "photos", 3)
     folder = tmp_path / "a.mch"
     with MCHIndex.open(folder, small_model()) as index:
         index.add(files)
     files[1].unlink()
-    found = verify(folder)
-    assert found.problems == []
-    assert found.missing == 1
-    assert found.notes == ["images whose files no longer exist: 1"]
+    report = verify(folder)
+    assert report.problems == []
+    assert report.missing == 1
+    assert report.notes == ["images whose files no longer exist: 1"]
     weights = folder / "model" / "model.safetensors"
-    sound = weights.read_bytes()
-    weights.write_bytes(sound[:-2] + bytes(2))
+    intact = weights.read_bytes()
+    weights.write_bytes(intact[:-2] + bytes(2))
     assert "damaged" in verify(folder).problems[0]
     assert verify(folder, model=False).problems == []
-    weights.write_bytes(sound)
+    weights.write_bytes(intact)
     config = folder / "model" / "config.json"
     facts = json.loads(config.read_text())
     config.write_text(json.dumps(facts | {"fingerprint": "other"}))
-    assert "is another: other, not " in verify(folder).problems[0]
+    assert "did not fill the index: it is other, not " in verify(folder).problems[0]
     config.write_text("{")
     assert "cannot be read" in verify(folder).problems[0]
     shutil.rmtree(folder / "model")
     assert "is not installed" in verify(folder).problems[0]
 
 
-def test_a_writer_is_waited_for(folder: Path) -> None:
+def test_verify_waits_for_a_writer(folder: Path) -> None:
     store = Store(folder)
     with store.writer(), pytest.raises(StoreBusyError):
         verify(folder, wait=0.05)

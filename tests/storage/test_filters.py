@@ -1,4 +1,4 @@
-"""Filters against a plain Python reading of the same conditions."""
+"""Filters, compared with the same conditions in plain Python."""
 
 import json
 from operator import ge, gt, le, lt
@@ -46,14 +46,14 @@ conditions = st.dictionaries(
 
 
 def values_at(data: Any, name: str) -> list[Any]:
-    """What is stored under a key, or under the path that its dots describe."""
-    found = [data[name]] if isinstance(data, dict) and name in data else []
+    """The values under `name`, read as a key and as a dotted path; elements in place of lists."""
+    at_name = [data[name]] if isinstance(data, dict) and name in data else []
     if "." in name:
         at: Any = data
         for part in name.split("."):
             at = at.get(part, ...) if isinstance(at, dict) else ...
-        found += [] if at is ... else [at]
-    return [v for f in found for v in (f if isinstance(f, list) else [f])
+        at_name += [] if at is ... else [at]
+    return [v for a in at_name for v in (a if isinstance(a, list) else [a])
             if not isinstance(v, (dict, list))]  # fmt: skip
 
 
@@ -65,23 +65,23 @@ def kind(value: Any) -> str:
 
 def holds(data: Any, name: str, operator: str, operand: Any) -> bool:
     operands = operand if isinstance(operand, list) else [operand]
-    there = values_at(data or {}, name)
+    stored = values_at(data or {}, name)
     if operator == "!=":
         return not holds(data, name, "=", operand)
     if operator == "=":
-        present = any(v is not None for v in there) or _has_compound(data or {}, name)
-        equal = any(v is not None and o is not None and v == o for v in there for o in operands)
+        present = any(v is not None for v in stored) or _has_compound(data or {}, name)
+        equal = any(v is not None and o is not None and v == o for v in stored for o in operands)
         return equal or (None in operands and not present)
     compare = {"<": lt, "<=": le, ">": gt, ">=": ge}[operator]
     return any(
         kind(v) == kind(o) and kind(v) in ("text", "number") and compare(v, o)
-        for v in there
+        for v in stored
         for o in operands
     )
 
 
 def _has_compound(data: Any, name: str) -> bool:
-    """A list or an object is there, so the key is not missing."""
+    """Whether a list or an object is stored under `name`, which is then not missing."""
     at: list[Any] = [data.get(name)]
     deep: Any = data
     for part in name.split("."):
@@ -102,7 +102,7 @@ def matches(data: Any, wanted: dict[str, Any]) -> bool:
 @example([{"a": []}, {"a": {}}, {"a": [None]}, {"a": None}, {}, None], {"a": None})
 @example([{"a": "2"}, {"a": 3}, {"a": [1, 5]}, {"a": True}], {"a": {">=": 2}})
 @example([{"camera": {"a": 1}}, {"camera.a": 1}, {"camera": "a"}], {"camera.a": {"!=": 1}})
-def test_filters_match_a_plain_reading(rows: list[Any], wanted: dict[str, Any]) -> None:
+def test_filters_agree_with_plain_python(rows: list[Any], wanted: dict[str, Any]) -> None:
     store = Store(None)
     try:
         with store.writer():
@@ -112,24 +112,24 @@ def test_filters_match_a_plain_reading(rows: list[Any], wanted: dict[str, Any]) 
                     for i, m in enumerate(rows)
                 ]
             )
-        found = store.ids(store.matching(wanted).tolist())
+        ids = store.ids(store.matching(wanted).tolist())
     finally:
         store.close()
-    assert found == [i for i, m in enumerate(rows) if matches(m, wanted)]
+    assert ids == [i for i, m in enumerate(rows) if matches(m, wanted)]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "message"),
     [
-        ({"a": {"~": 1}}, "compares with =, !=, <"),
+        ({"a": {"~": 1}}, "unknown comparison, '~': use =, !=, <"),
         ({"a": {}}, "has no comparison"),
         ({"a": {">": None}}, "numbers or text"),
         ({"a": {">": True}}, "numbers or text"),
-        ({"a": {">": [1, object()]}}, "text, numbers"),
+        ({"a": {">": [1, object()]}}, "text, a number"),
         ({"a": float("nan")}, "finite"),
-        ({1: 2}, "keys are text"),
+        ({1: 2}, "keys of a filter must be text"),
     ],
 )
-def test_conditions_that_make_no_sense(wanted: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_conditions_are_refused(wanted: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         filters.where(wanted)

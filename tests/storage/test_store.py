@@ -1,4 +1,4 @@
-"""Damage: an index that lost bytes or files gives what was stored, or an error of its own."""
+"""A damaged index returns what was stored or raises one of our errors, and nothing else."""
 
 import contextlib
 import io
@@ -28,7 +28,7 @@ from helpers.indexes import (
     codes_for,
     content,
     drawn,
-    of,
+    fields_of,
     tiny_model,
 )
 from helpers.toys import Harm
@@ -62,13 +62,13 @@ def add_codes(index: MCHIndex, ids: range, version: int = 0) -> None:
 
 class Original(NamedTuple):
     folder: Path
-    states: list[tuple[Any, Any]]  # content and answers after every commit; the last is whole
+    states: list[tuple[Any, Any]]  # content and answers after each commit; the last is complete
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
-    """Images by codes and by pictures, some replaced and some removed, with a snapshot and a model
-    of its own; some of it in the file, and the rest in the log."""
+    """An index of codes and pictures, some replaced and some removed, with a snapshot and a model
+    that does not ship. Part of it is in the database file, the rest in the write-ahead log."""
     folder = tmp_path_factory.mktemp("original")
     states = []
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +80,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
 
             add_codes(index, range(120))
             done()
-            index._store._write.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            execute(folder / "live", "PRAGMA wal_checkpoint(TRUNCATE)")
             ids = [f"picture {i}" for i in range(9)]
             index.add([drawn(i) for i in range(9)], ids, batch=3, progress=done)
             index.remove([3, 4, 5])
@@ -99,8 +99,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
 KINDS = ("file", "log", "shared", "snapshot", "lock", "config", "weights")
 
 
-def named(kind: str, folder: Path) -> Path:
-    """One file of every kind that an index has."""
+def file_of(kind: str, folder: Path) -> Path:
+    """The index's file of this kind."""
     if kind == "snapshot":
         return next(folder.glob("table-*"))
     name = {
@@ -117,13 +117,14 @@ def copy_of(original: Original, to: Path) -> Path:
         if FILE in source or LOCK in source:
             shutil.copy(source, target)
         else:
-            os.link(source, target)  # never changed in place
+            os.link(source, target)  # quick, and safe because `spoil` never changes it in place
 
     shutil.copytree(original.folder, to, copy_function=copy)
     return to
 
 
 def spoil(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Replaces a file with a changed copy."""
     data = path.read_bytes()
     path.unlink()
     path.write_bytes(change(data))
@@ -133,7 +134,7 @@ def cut(length: int) -> Callable[[bytes], bytes]:
     return lambda data: data[:length]
 
 
-def exchanged(other: bytes) -> Callable[[bytes], bytes]:
+def replaced_by(other: bytes) -> Callable[[bytes], bytes]:
     return lambda data: other
 
 
@@ -142,11 +143,15 @@ def flipped(data: bytes, at: int, mask: int) -> bytes:
 
 
 def examine(folder: Path, original: Original, kind: str) -> str:
-    """Fails if a damaged index says anything but what was stored, or with an error not ours."""
-    # A broken log ends where it is broken; nothing else excuses an earlier state.
+    """Fails if a damaged index returns what was not stored or raises an error that is not ours.
+
+    Returns what the index turned out to be: "intact", "damaged", "earlier" (an earlier state), "no
+    model", or the name of the error that opening it raised.
+    """
+    # A damaged log is read up to the damage. No other damage may give an earlier state.
     states = original.states if kind == "log" else original.states[-1:]
     whole = states[-1][0]
-    verdict = "sound"
+    verdict = "intact"
     try:
         with MCHIndex.open(folder) as index:
             try:
@@ -164,7 +169,7 @@ def examine(folder: Path, original: Original, kind: str) -> str:
                 verdict = "damaged"
             for id_ in list(whole)[::7]:
                 try:
-                    assert of(index[id_]) in [images.get(id_) for images, _ in states]
+                    assert fields_of(index[id_]) in [images.get(id_) for images, _ in states]
                 except KeyError:
                     assert any(id_ not in images for images, _ in states)
                 except StoreDamagedError:
@@ -180,7 +185,7 @@ def examine(folder: Path, original: Original, kind: str) -> str:
 
 
 def places(data: bytes, kind: str, count: int, seed: int) -> list[int]:
-    """Where to flip: anywhere, and above all where a page or a frame begins."""
+    """Which bytes to flip: half of them anywhere, half at the start of a page or a frame."""
     rng = np.random.default_rng(seed)
     size = {"file": 4096, "log": 4096 + 24}.get(kind, len(data))
     starts = np.arange(0, len(data), size)
@@ -189,13 +194,13 @@ def places(data: bytes, kind: str, count: int, seed: int) -> list[int]:
 
 
 def flip_often(original: Original, folder: Path, kind: str, count: int, seed: int) -> set[str]:
-    data = named(kind, original.folder).read_bytes()
+    data = file_of(kind, original.folder).read_bytes()
     rng = np.random.default_rng(seed)
     verdicts = set()
     for at in places(data, kind, count, seed):
         mask = int(rng.choice([1, 0x80, 0xFF, int(rng.integers(1, 256))]))
         copy = copy_of(original, folder / "copy")
-        spoil(named(kind, copy), partial(flipped, at=at, mask=mask))
+        spoil(file_of(kind, copy), partial(flipped, at=at, mask=mask))
         try:
             verdicts.add(examine(copy, original, kind))
         except BaseException as error:
@@ -204,79 +209,87 @@ def flip_often(original: Original, folder: Path, kind: str, count: int, seed: in
     return verdicts
 
 
-SEEN = {  # what flips in each file lead to
-    "file": {"sound", "damaged", "StoreDamagedError"},
+EXPECTED = {  # the verdicts that flipped bytes in each file must lead to, at least
+    "file": {"intact", "damaged", "StoreDamagedError"},
     "log": {"earlier"},
-    "shared": {"sound"},
-    "snapshot": {"sound"},
-    "lock": {"sound"},
+    "shared": {"intact"},
+    "snapshot": {"intact"},
+    "lock": {"intact"},
     "config": {"no model"},
     "weights": {"no model"},
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bytes(kind: str, original: Original, tmp_path: Path) -> None:
+def test_flipped_bytes_never_give_a_wrong_answer(
+    kind: str, original: Original, tmp_path: Path
+) -> None:
     count = {"file": 80, "log": 20}.get(kind, 8)
-    assert flip_often(original, tmp_path, kind, count, seed=0) >= SEEN[kind]
+    assert flip_often(original, tmp_path, kind, count, seed=0) >= EXPECTED[kind]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_flipped_bytes(kind: str, original: Original, tmp_path: Path) -> None:
+def test_many_flipped_bytes_never_give_a_wrong_answer(
+    kind: str, original: Original, tmp_path: Path
+) -> None:
     count = {"file": 3000, "log": 500}.get(kind, 100)
-    assert flip_often(original, tmp_path, kind, count, seed=1) >= SEEN[kind]
+    assert flip_often(original, tmp_path, kind, count, seed=1) >= EXPECTED[kind]
 
 
 def cut_often(original: Original, folder: Path, kind: str, lengths: list[int]) -> list[str]:
     verdicts = []
     for length in lengths:
         copy = copy_of(original, folder / "copy")
-        spoil(named(kind, copy), cut(length))
+        spoil(file_of(kind, copy), cut(length))
         verdicts.append(examine(copy, original, kind))
     return verdicts
 
 
-def test_a_log_cut_anywhere_gives_an_earlier_state(original: Original, tmp_path: Path) -> None:
-    size = named("log", original.folder).stat().st_size
+def test_a_truncated_log_gives_an_earlier_state(original: Original, tmp_path: Path) -> None:
+    size = file_of("log", original.folder).stat().st_size
     verdicts = cut_often(original, tmp_path, "log", [*range(0, size, size // 15), size])
-    assert set(verdicts) == {"earlier", "sound"}
+    assert set(verdicts) == {"earlier", "intact"}
 
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"log"}))
-def test_files_cut_short(kind: str, original: Original, tmp_path: Path) -> None:
-    size = named(kind, original.folder).stat().st_size
+def test_truncated_files_never_give_a_wrong_answer(
+    kind: str, original: Original, tmp_path: Path
+) -> None:
+    size = file_of(kind, original.folder).stat().st_size
     verdicts = cut_often(original, tmp_path, kind, [0, size // 3])
-    sound = kind in ("shared", "snapshot", "lock")
-    assert all((verdict == "sound") == sound for verdict in verdicts), verdicts
+    harmless = kind in ("shared", "snapshot", "lock")
+    assert all((verdict == "intact") == harmless for verdict in verdicts), verdicts
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_lost(kind: str, original: Original, tmp_path: Path) -> None:
+def test_missing_files_never_give_a_wrong_answer(
+    kind: str, original: Original, tmp_path: Path
+) -> None:
     copy = copy_of(original, tmp_path / "copy")
-    named(kind, copy).unlink()
+    file_of(kind, copy).unlink()
     verdict = examine(copy, original, kind)
     assert verdict == {"file": "NotAnIndexError", "log": "earlier"}.get(
-        kind, "no model" if kind in ("config", "weights") else "sound"
+        kind, "no model" if kind in ("config", "weights") else "intact"
     )
 
 
-def test_files_put_in_the_place_of_others(original: Original, tmp_path: Path) -> None:
-    """Whatever stands where a file of ours should be."""
+def test_foreign_files_never_give_a_wrong_answer(original: Original, tmp_path: Path) -> None:
+    """Each file of an index is replaced by other content or by a folder."""
     for kind in KINDS:
         for other in (b"", b"x" * 5000, os.urandom(8192), sqlite_file(tmp_path)):
             copy = copy_of(original, tmp_path / "copy")
-            spoil(named(kind, copy), exchanged(other))
+            spoil(file_of(kind, copy), replaced_by(other))
             verdict = examine(copy, original, kind)
             assert kind != "file" or verdict in ("NotAnIndexError", "StoreDamagedError")
-        path = named(kind, copy_of(original, tmp_path / "copy"))
+        path = file_of(kind, copy_of(original, tmp_path / "copy"))
         path.unlink()
         path.mkdir()
         examine(tmp_path / "copy", original, kind)
 
 
 def sqlite_file(folder: Path) -> bytes:
-    """Of another program."""
+    """The database of another program."""
     path = folder / "other.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE IF NOT EXISTS images (a, b)")
@@ -284,10 +297,10 @@ def sqlite_file(folder: Path) -> bytes:
     return path.read_bytes()
 
 
-# Beyond the surface: damage that SQLite itself would not notice.
+# Damage that SQLite itself does not detect.
 
 
-def changed(folder: Path, *statements: str) -> None:
+def execute(folder: Path, *statements: str) -> None:
     with contextlib.closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
         for statement in statements:
             db.execute(statement)
@@ -321,16 +334,16 @@ def changed(folder: Path, *statements: str) -> None:
     ],
 )
 @pytest.mark.parametrize("snapshot", [True, False], ids=["snapshot", "none"])
-def test_records_that_are_not_as_they_were_written(
+def test_changed_records_are_detected(
     statement: str, snapshot: bool, original: Original, tmp_path: Path
 ) -> None:
     copy = copy_of(original, tmp_path / "copy")
     if not snapshot:
-        named("snapshot", copy).unlink()
-    changed(copy, statement)
+        file_of("snapshot", copy).unlink()
+    execute(copy, statement)
     verdict = examine(copy, original, "file")
     if re.search("(UPDATE|FROM) gone", statement) and not snapshot:
-        assert verdict == "sound"  # who starts from nothing needs to forget nothing
+        assert verdict == "intact"  # a table built from scratch does not need the removals
     else:
         assert verdict in ("damaged", "StoreDamagedError")
 
@@ -340,17 +353,17 @@ def test_a_snapshot_of_another_index_is_not_used(original: Original, tmp_path: P
     table = mchindex.BucketTable(BITS)
     table.add([1, 2], codes_for(1)[:1].repeat(2, 0))
     table.save(tmp_path / "other")
-    spoil(named("snapshot", copy), exchanged((tmp_path / "other").read_bytes()))
-    assert examine(copy, original, "snapshot") == "sound"
+    spoil(file_of("snapshot", copy), replaced_by((tmp_path / "other").read_bytes()))
+    assert examine(copy, original, "snapshot") == "intact"
 
 
-def test_salvage(original: Original, tmp_path: Path) -> None:
+def test_salvage_gives_the_intact_records(original: Original, tmp_path: Path) -> None:
     copy = copy_of(original, tmp_path / "copy")
     with contextlib.closing(Store(copy)) as store:
         rows = [row for row in store.salvage() if row is not None]
     assert len(rows) == 126
     by_id = {row.id: row for row in rows}
-    changed(
+    execute(
         copy, "UPDATE images SET codes = x'00' WHERE id = 7",
         "UPDATE images SET metadata = '{}' WHERE id = 8", "DELETE FROM meta",
     )  # fmt: skip
@@ -362,10 +375,11 @@ def test_salvage(original: Original, tmp_path: Path) -> None:
     }
 
 
-def test_salvage_of_a_file_with_torn_pages(tmp_path: Path) -> None:
+def test_salvage_gives_the_records_outside_damaged_pages(tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
         add_codes(index, range(2000))
-        whole = {row.key: row for row in index._store.each()}
+    with contextlib.closing(Store(tmp_path / "i")) as store:
+        whole = {row.key: row for row in store.each()}
     pages = (tmp_path / "i" / FILE).stat().st_size // 4096
     torn = bytearray((tmp_path / "i" / FILE).read_bytes())
     for page in range(3, pages, 11):
@@ -377,10 +391,10 @@ def test_salvage_of_a_file_with_torn_pages(tmp_path: Path) -> None:
     assert all(whole[row.key] == row for row in rescued)
 
 
-# What is not an index, or not ours to open.
+# Opening and creating an index.
 
 
-def test_places_that_hold_something_else(tmp_path: Path) -> None:
+def test_paths_that_hold_something_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(NotAnIndexError, match="is a file"):
         MCHIndex.open(tmp_path / "file", bits=8)
@@ -398,14 +412,14 @@ def test_places_that_hold_something_else(tmp_path: Path) -> None:
         MCHIndex.open(tmp_path / "photos", bits=8)
 
 
-def test_a_newer_format(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     MCHIndex.open(tmp_path / "i", bits=8).close()
-    changed(tmp_path / "i", "PRAGMA user_version = 2")
+    execute(tmp_path / "i", "PRAGMA user_version = 2")
     with pytest.raises(StoreVersionError, match="update mchindex"):
         MCHIndex.open(tmp_path / "i")
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_index_unchanged(tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
         add_codes(index, range(10))
         before = content(index)
@@ -418,30 +432,27 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert len(index) == 3000
 
 
-def test_no_room_for_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_stored_even_if_a_snapshot_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
+    attempts = []
+
+    def save(table: mchindex.BucketTable, path: Path) -> None:
+        attempts.append(path)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mchindex.BucketTable, "save", save)
     with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
-        table = index._live._table
-
-        class Full:
-            n_codes = 0
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(table, name)
-
-            def __len__(self) -> int:
-                return len(table)
-
-            def save(self, path: Path) -> None:
-                raise OSError(28, "No space left on device")
-
-        index._live._table = Full()  # type: ignore[assignment]
         add_codes(index, range(10))
         assert len(index) == 10
+    assert attempts
     assert not list((tmp_path / "i").glob("table-*"))
+    with MCHIndex.open(tmp_path / "i") as index:
+        assert_as_fresh(index)
 
 
-def test_snapshots_of_crashed_writers_are_cleared_away(
+def test_snapshots_of_crashed_writers_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
@@ -455,8 +466,9 @@ def test_snapshots_of_crashed_writers_are_cleared_away(
         assert new != old
 
 
-def test_creating_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash while an index is made leaves nothing that is in the way of making it."""
+def test_an_index_can_be_created_after_a_crash_while_creating_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
@@ -473,7 +485,9 @@ def test_creating_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert index.model.fingerprint == tiny_model().fingerprint
 
 
-def test_a_disk_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_can_be_created_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -484,7 +498,7 @@ def test_a_disk_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert len(index) == 3
 
 
-# The store by itself.
+# The store on its own.
 
 
 @pytest.fixture
@@ -498,22 +512,23 @@ def test_transactions_need_the_writers_lock(store: Store) -> None:
         store.insert([Row(1, b"x")])
 
 
-def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
+def test_a_failed_transaction_is_rolled_back(store: Store) -> None:
     with store.writer():
         store.insert([Row(1, b"x")])
 
-        def add_and_fail() -> None:
+        def change_and_fail() -> None:
             with store.transaction() as db:
-                store._insert(db, [Row(2, b"x")], store._state(db))
+                db.execute("UPDATE images SET id = 2")
+                db.execute("DELETE FROM meta")
                 raise KeyError("something else")
 
         with pytest.raises(KeyError, match="something else"):
-            add_and_fail()
+            change_and_fail()
         assert len(store) == 1
         assert [row.id for row in store.each()] == [1]
 
 
-def test_keys_are_never_given_twice(store: Store) -> None:
+def test_keys_are_never_reused(store: Store) -> None:
     with store.writer():
         store.insert([Row(i, b"x") for i in range(3)])
         store.remove([2])
@@ -522,7 +537,7 @@ def test_keys_are_never_given_twice(store: Store) -> None:
     assert store.removed(0).tolist() == [3, 1]
 
 
-def test_a_writer_waits_for_another(tmp_path: Path) -> None:
+def test_only_one_store_can_write_at_a_time(tmp_path: Path) -> None:
     a = Store(tmp_path / "i")
     b = Store(tmp_path / "i")
     with a.writer():
@@ -530,7 +545,7 @@ def test_a_writer_waits_for_another(tmp_path: Path) -> None:
             pass
         with pytest.raises(StoreBusyError, match="waited"), b.writer(0.01):
             pass
-        with a.writer():  # one's own lock is no obstacle
+        with a.writer():  # the thread that holds the lock can take it again
             a.insert([Row(1, b"x")])
     with b.writer():
         b.insert([Row(2, b"x")])
@@ -539,10 +554,10 @@ def test_a_writer_waits_for_another(tmp_path: Path) -> None:
     b.close()
 
 
-# No pickle.
+# Pickles.
 
 
-def test_no_source_unpickles() -> None:
+def test_the_package_never_unpickles() -> None:
     root = Path(mchindex.__file__).parent
     for path in root.rglob("*.py"):
         text = path.read_text("utf-8")
@@ -555,7 +570,7 @@ def test_no_source_unpickles() -> None:
 
 
 def harmful(trace: Path) -> dict[str, bytes]:
-    """Files that do harm if they are unpickled."""
+    """Files that create the file `trace` if they are unpickled."""
     stream, archive = io.BytesIO(), io.BytesIO()
     torch.save({"x": Harm(trace)}, stream)
     np.savez(archive, x=np.array([Harm(trace)], object))
@@ -565,12 +580,14 @@ def harmful(trace: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_that_bite(kind: str, original: Original, tmp_path: Path) -> None:
+def test_pickles_in_an_index_are_never_loaded(
+    kind: str, original: Original, tmp_path: Path
+) -> None:
     trace = tmp_path / "trace"
     for data in harmful(trace).values():
         copy = copy_of(original, tmp_path / "copy")
-        spoil(named(kind, copy), exchanged(data))
+        spoil(file_of(kind, copy), replaced_by(data))
         examine(copy, original, kind)
         assert not trace.exists()
     pickle.loads(harmful(trace)["pickle"])
-    assert trace.exists()  # it would have bitten
+    assert trace.exists()  # unpickling them does harm
