@@ -27,6 +27,7 @@ from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import Identity
 from mchindex.regions import read_layout
 from mchindex.storage.records import Row, code_type, unpack_codes
+from mchindex.storage.rescue import salvage
 from mchindex.storage.store import Store
 
 FORMAT, VERSION = "mchindex-export", 1
@@ -69,7 +70,7 @@ def export_index(folder: str | os.PathLike[str], out: IO[bytes]) -> Exported:
         header = _header(store)
         out.write(_line(header.to_json()))
         images = unreadable = 0
-        for row in store.salvage():
+        for row in salvage(store):
             record = None if row is None else _record(row, header.identity.bits)
             if record is None:
                 unreadable += 1
@@ -124,7 +125,7 @@ def _guessed_bits(store: Store) -> int:
     With a wrong width, bits of codes are read as regions and probabilities, and most of these are
     out of range.
     """
-    blobs = [r.codes[:-4] for r in itertools.islice(store.salvage(), SAMPLE) if r is not None]
+    blobs = [r.codes[:-4] for r in itertools.islice(salvage(store), SAMPLE) if r is not None]
     for bits in range(8, 257, 8) if blobs else ():
         kind = code_type(bits)
         if any(len(blob) % kind.itemsize for blob in blobs):

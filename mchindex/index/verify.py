@@ -19,6 +19,7 @@ from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import Identity
 from mchindex.index.table import SNAPSHOT
 from mchindex.storage.records import Row, unpack_codes
+from mchindex.storage.rescue import salvage
 from mchindex.storage.store import Store
 
 BATCH = 5_000  # images compared with the snapshot at a time
@@ -87,7 +88,7 @@ def _fact(store: Store, name: str, report: Verified) -> Any:
 
 def _rows(store: Store, bits: int, snapshot: _Snapshot, report: Verified) -> None:
     """Checks every record and every code against its checksum and against the snapshot."""
-    for group in groups(store.salvage(), BATCH):
+    for group in groups(salvage(store), BATCH):
         intact = [row for row in group if row is not None]
         report.unreadable += len(group) - len(intact)
         report.missing += sum(r.path is not None and not os.path.exists(r.path) for r in intact)

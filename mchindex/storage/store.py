@@ -29,7 +29,6 @@ from mchindex.storage.records import (
     Id,
     Known,
     Row,
-    is_intact,
     read_row,
     row_crc,
     row_values,
@@ -141,12 +140,13 @@ class Store:
 
     def check_schema(self) -> None:
         """Raises StoreDamagedError if the tables are not declared as in `schema`."""
-        with self._reading() as db:
+        with self.reading() as db:
             if not schema.is_as_declared(db):
                 raise StoreDamagedError(f"{self.name} is damaged: its schema has been changed")
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection to read with, for one thread at a time."""
         with self._lock, named_errors(self.name):
             self.check_open()
             yield self._read
@@ -210,7 +210,7 @@ class Store:
 
     def next_id(self) -> int:
         """The smallest integer above all integer ids; 0 if there are none."""
-        with self._reading() as db:
+        with self.reading() as db:
             # Integers sort before text in SQLite, so the index on ids has the answer.
             largest = db.execute(
                 "SELECT id FROM images WHERE id < '' ORDER BY id DESC LIMIT 1"
@@ -266,7 +266,7 @@ class Store:
     # Facts about the index itself.
 
     def get(self, name: str) -> Any:
-        with self._reading() as db:
+        with self.reading() as db:
             return self._get(db, name)
 
     def _get(self, db: sqlite3.Connection, name: str) -> Any:
@@ -295,16 +295,16 @@ class Store:
     # Reading.
 
     def __len__(self) -> int:
-        with self._reading() as db:
+        with self.reading() as db:
             return self._state(db).images
 
     def known(self, ids: Iterable[Id]) -> dict[Id, Known]:
-        with self._reading() as db:
+        with self.reading() as db:
             return _known(db, ids)
 
     def rows(self, keys: Sequence[int]) -> dict[int, Row]:
         """Images by their keys. Images that have since been removed have only an id."""
-        with self.one_state(), self._reading() as db:
+        with self.one_state(), self.reading() as db:
             rows = {row.key: row for row in _rows(db, "key", keys)}
             lost = [key for key in keys if key not in rows]
             if lost:
@@ -325,7 +325,7 @@ class Store:
         return rows
 
     def row(self, id: Id) -> Row | None:
-        with self.one_state(), self._reading() as db:
+        with self.one_state(), self.reading() as db:
             row = next(_rows(db, "id", [id]), None)
             if row is None:  # look again without the index on ids, which may be damaged
                 query = "SELECT key FROM images NOT INDEXED WHERE id = ?"
@@ -336,10 +336,10 @@ class Store:
     def each(self) -> Iterator[Row]:
         """All images, oldest first."""
         last = count = total = 0
-        with self.one_state(), self._reading() as db:
+        with self.one_state(), self.reading() as db:
             version, state = self.version(), self._state(db)
         while True:
-            with self._reading() as db:
+            with self.reading() as db:
                 query = f"SELECT {COLUMNS} FROM images WHERE key > ? ORDER BY key LIMIT 1000"
                 rows = [read_row(values) for values in db.execute(query, (last,))]
             if not rows:
@@ -351,54 +351,17 @@ class Store:
         if (count, total) != (state.images, state.keys) and version == self.version():
             raise self._images_missing()
 
-    def salvage(self) -> Iterator[Row | None]:
-        """Yields each image, or None for one that cannot be read."""
-        end = 1 + self._last_key()
-
-        def between(low: int, high: int) -> Iterator[Row | None]:
-            query = f"SELECT {COLUMNS} FROM images WHERE key >= ? AND key < ? ORDER BY key"
-            try:
-                with self._reading() as db:
-                    rows = db.execute(query, (low, high)).fetchall()
-            except StoreError:
-                if high - low <= 1:
-                    yield None
-                else:
-                    middle = (low + high) // 2
-                    yield from between(low, middle)
-                    yield from between(middle, high)
-                return
-            for values in rows:
-                try:
-                    row = read_row(values)
-                except StoreDamagedError:
-                    yield None
-                else:
-                    yield row if is_intact(row.key, row.codes) else None
-
-        for low in range(1, end, 1000):
-            yield from between(low, min(low + 1000, end))
-
-    def _last_key(self) -> int:
-        """The largest key there may be, from the best source that can still be read."""
-        with contextlib.suppress(StoreError), self._reading() as db:
-            return self._state(db).key
-        with contextlib.suppress(StoreError), self._reading() as db:
-            return int(db.execute("SELECT max(key) FROM images").fetchone()[0] or 0)
-        assert self.folder is not None
-        return (self.folder / FILE).stat().st_size // 20  # no row is shorter
-
     def matching(self, conditions: Mapping[str, Any]) -> NDArray[np.int64]:
         """The keys of the images whose metadata meets all conditions (see `filters`)."""
         text, values = filters.where(conditions)
-        with self._reading() as db:
+        with self.reading() as db:
             query = f"SELECT key FROM images WHERE {text}"
             return np.array([key for (key,) in db.execute(query, values)], np.int64)
 
     def ids(self, keys: Sequence[int]) -> list[Id]:
         """The ids of images, in the order of their keys."""
         query = "SELECT id FROM images WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key"
-        with self._reading() as db:
+        with self.reading() as db:
             return [id_ for (id_,) in db.execute(query, (_json(keys),))]
 
     @contextlib.contextmanager
@@ -406,7 +369,7 @@ class Store:
         """Makes all reads within it see the store as of one moment, whatever others write."""
         with self._lock:
             if self._reads == 0:
-                with self._reading() as db:
+                with self.reading() as db:
                     db.execute("BEGIN")
                     db.execute("PRAGMA user_version").fetchone()  # the first read sets the moment
             self._reads += 1
@@ -420,13 +383,13 @@ class Store:
 
     def removed(self, since: int) -> NDArray[np.int64]:
         """The keys of the images removed after the first `since` removals."""
-        with self._reading() as db:
+        with self.reading() as db:
             rows = db.execute("SELECT seq, key, id, crc FROM gone WHERE seq > ?", (since,))
             return np.array([_check_gone(*values) for values in rows], np.int64)
 
     def version(self) -> tuple[int, int]:
         """A value that changes with every commit, of this process or another."""
-        with self._reading() as db:
+        with self.reading() as db:
             return db.execute("PRAGMA data_version").fetchone()[0], self._written
 
     @contextlib.contextmanager
@@ -434,7 +397,7 @@ class Store:
         self, at: Position, bits: int
     ) -> Iterator[tuple[Change, Iterator[tuple[NDArray[np.int64], NDArray[Any]]]]]:
         """What was committed since a position, in one state: removals, and entries in chunks."""
-        with self.one_state(), self._reading() as db:
+        with self.one_state(), self.reading() as db:
             state = self._state(db)
             change = Change(Position(state.key, state.gone, state.keys), state.images)
             # A table that is ahead of the store holds what the store has lost.
@@ -468,7 +431,7 @@ class Store:
         """Writes the store, as of one moment, to a new file. Others may write meanwhile."""
         with contextlib.ExitStack() as stack:
             if self.folder is None:
-                source = stack.enter_context(self._reading())
+                source = stack.enter_context(self.reading())
             else:  # a connection of its own, so that readers in this process need not wait
                 self.check_open()
                 source = schema.connect(str(self.folder / FILE))
@@ -478,14 +441,14 @@ class Store:
 
     def problems(self) -> list[str]:
         """What SQLite's integrity check finds wrong with the file."""
-        with self._reading() as db:
+        with self.reading() as db:
             lines = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
         return [] if lines == ["ok"] else lines
 
     def bytes(self) -> int:
         """The size of the folder, or of SQLite's pages if the store is in memory."""
         if self.folder is None:
-            with self._reading() as db:
+            with self.reading() as db:
                 pages, size = (
                     db.execute(f"PRAGMA {what}").fetchone()[0]
                     for what in ("page_count", "page_size")

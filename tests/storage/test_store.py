@@ -44,6 +44,7 @@ from mchindex.errors import (
 from mchindex.models import MCHModel
 from mchindex.storage.lock import FILE as LOCK
 from mchindex.storage.records import Row
+from mchindex.storage.rescue import salvage
 from mchindex.storage.schema import FILE
 from mchindex.storage.store import Store
 
@@ -360,7 +361,7 @@ def test_a_snapshot_of_another_index_is_not_used(original: Original, tmp_path: P
 def test_salvage_gives_the_intact_records(original: Original, tmp_path: Path) -> None:
     copy = copy_of(original, tmp_path / "copy")
     with contextlib.closing(Store(copy)) as store:
-        rows = [row for row in store.salvage() if row is not None]
+        rows = [row for row in salvage(store) if row is not None]
     assert len(rows) == 126
     by_id = {row.id: row for row in rows}
     execute(
@@ -368,7 +369,7 @@ def test_salvage_gives_the_intact_records(original: Original, tmp_path: Path) ->
         "UPDATE images SET metadata = '{}' WHERE id = 8", "DELETE FROM meta",
     )  # fmt: skip
     with contextlib.closing(Store(copy)) as store:
-        rescued = list(store.salvage())
+        rescued = list(salvage(store))
     assert rescued.count(None) == 2
     assert {row.id: row for row in rescued if row is not None} == {
         id_: row for id_, row in by_id.items() if id_ not in (7, 8)
@@ -386,7 +387,7 @@ def test_salvage_gives_the_records_outside_damaged_pages(tmp_path: Path) -> None
         torn[page * 4096 : (page + 1) * 4096] = os.urandom(4096)
     (tmp_path / "i" / FILE).write_bytes(torn)
     with contextlib.closing(Store(tmp_path / "i")) as store:
-        rescued = [row for row in store.salvage() if row is not None]
+        rescued = [row for row in salvage(store) if row is not None]
     assert 500 < len(rescued) < 2000
     assert all(whole[row.key] == row for row in rescued)
 
