@@ -1,6 +1,6 @@
 """The tests of the paper's statements. statements.toml holds the quotes, and each test in words.
 
-The test of a statement is the function below that has its name there.
+A statement's test is the function below with its name, or the one that it names as `judge`.
 """
 # ruff: noqa: RUF001 - the Greek letters are meant
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -20,25 +20,12 @@ from paper import records
 from paper.figures import LABELS, UNSUPERVISED, every_pair
 from paper.records import Curve, MCHRow, PairGroup, Pairs, Record, Row, Sensitivity, Timing
 
-# Tolerances, as the words of the tests name them.
-MUCH = 1.1  # "much better" recall
-FEWER = 2.0  # "much more efficient": times fewer buckets at the same F1
-GREATLY = 10.0  # "greatly reducing the number of hash buckets"
-LARGE = 1.5  # "large distinctions"
-SAME_P = 0.005  # P@H=0 that may be lost where it "will not" be reduced
-SAME_MAP = 0.001
-STEADY = 0.05  # "not sensitive"
-GOOD = 0.02  # F1 of a chosen setting below the best
-CORRELATED = 0.7  # Spearman's rank correlation
-WORDS = {name: value for name, value in globals().items() if isinstance(value, float)}
-
 BUDGETS = (1, 10, 100, 1000)
 REACHED = (1, 10, 100)  # buckets after which F1 of MCH-X is compared with X
 SYMMETRIC = ("ksh", "hashnet", "dch", "mmhh")
 MOST = 1e6  # buckets up to which mean F1 over a curve is taken
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold here", "cannot be judged"
 LACKING = {"compared": "no cell with MCH was computed"}
-R = TypeVar("R", bound=Row)
 
 
 class CannotJudge(Exception):  # noqa: N818 - an outcome rather than an error
@@ -53,9 +40,6 @@ class Judgement:
     fails: Sequence[str] = ()
 
 
-Test = Callable[[Any], Judgement]
-
-
 def statements(record: Record) -> list[records.Statement]:
     """All of them, in the paper's order."""
     entries = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -63,24 +47,25 @@ def statements(record: Record) -> list[records.Statement]:
     one, two = (*classes, "the first class", "the second class")[:2]
     out = []
     for name, entry in entries.items():
+        given = entry.get("with", {})
         try:
             if "why" in entry:
                 raise CannotJudge(entry["why"])
             if not (part := getattr(record, of := entry["of"])):
                 raise CannotJudge(LACKING.get(of, f"the study of {of} is missing"))
-            found = globals()[name](part)
+            found: Judgement = globals()[entry.get("judge", name)](part, **given)
             said, fails = verdict(found, entry.get("noun", "cells"))
         except CannotJudge as reason:
             found, said, fails = Judgement(False, str(reason)), UNKNOWN, []
-        words = entry.get("test", "").format(**WORDS, one=one, two=two)
-        shown = found.evidence
-        if not isinstance(shown, str):
-            shown = entry["evidence"].format(**{"one": one, "two": two, **shown})
-        figure, constructed = entry.get("figure", ""), "constructed" in entry
+        words = {"one": one, "two": two, **given}
+        evidence = found.evidence
+        if not isinstance(evidence, str):
+            evidence = entry["evidence"].format(**{**words, **evidence})
+        test, constructed = entry.get("test", "").format(**words), "constructed" in entry
         out.append(
             records.Statement(
-                entry["where"], entry["quote"], words, said, shown, figure, fails,
-                found.paper, constructed,
+                entry["where"], entry["quote"], test, said, evidence, entry.get("figure", ""),
+                fails, found.paper, constructed,
             )
         )  # fmt: skip
     return out
@@ -193,11 +178,6 @@ def change_words(cells: Sequence[MCHRow], name: str) -> str:
     return f"{np.mean(change):+.4f} on average, from {min(change):+.4f} to {max(change):+.4f}"
 
 
-def precision_words(cells: Sequence[MCHRow], name: str) -> str:
-    answered = change_words(cells, "p0_nonempty")
-    return f"{change_words(cells, name)}; over the queries that find something {answered}"
-
-
 def bucket_words(cells: Sequence[MCHRow]) -> str:
     parts = []
     for b in REACHED:
@@ -297,15 +277,14 @@ def practical(time: Timing) -> Judgement:
     flat = engines["faiss"]
     if not flat:
         raise CannotJudge("; ".join(time.missing) or "FAISS was not timed")
-    faster: dict[str, dict[str, list[float]]] = {}
+    # By engine and cell: how many times as fast as FAISS, at each K that both have.
+    faster: dict[str, dict[str, list[float]]] = {"probe": {}, "auto": {}}
     words: dict[str, Any] = {}
-    for engine in ("probe", "auto"):  # how many times as fast as FAISS, at each K that both have
-        faster[engine] = {
-            name: [micro / ours[k] for k, micro in theirs.items() if k in ours]
-            for name, theirs in flat.items()
-            for ours in (engines[engine].get(name, {}),)
-        }
-        means = [geometric(ratios) for ratios in faster[engine].values() if ratios]
+    for engine, ratios in faster.items():
+        for name, theirs in flat.items():
+            ours = engines[engine].get(name, {})
+            ratios[name] = [micro / ours[k] for k, micro in theirs.items() if k in ours]
+        means = [geometric(r) for r in ratios.values() if r]
         text = f"{geometric(means):.2f} times as fast, geometric mean" if means else "no point"
         words[engine] = text
     probe = faster["probe"]
@@ -348,24 +327,19 @@ def advantages(time: Timing) -> list[records.Advantage]:
     return out
 
 
-# Accuracy: each test is made on our figures of X and MCH-X and on those that the paper prints.
+# Accuracy
 
 
-def compare(
-    figure: str, ok: Callable[[float, float], bool], words: Callable[..., str] = change_words
-) -> Test:
-    def judge(cells: Sequence[MCHRow]) -> Judgement:
-        passed = {named(r): ok(getattr(r.base, figure), getattr(r.mch, figure)) for r in cells}
-        return Judgement(passed, words(cells, figure), in_paper(figure, ok))
+def compare(cells: Sequence[MCHRow], figure: str, factor: float = 1, slack: float = 0) -> Judgement:
+    """MCH-X is higher than X; or at least `factor` times as high, or at most `slack` lower."""
 
-    return judge
+    def ok(x: float, mch: float) -> bool:
+        return mch > x if (factor, slack) == (1, 0) else mch >= factor * x - slack
 
-
-recall = compare("r0", lambda x, m: m >= MUCH * x, ratio_words)
-precision = compare("p0", lambda x, m: m > x, precision_words)
-precision_kept = compare("p0", lambda x, m: m >= x - SAME_P)
-mean_precision = compare("map", lambda x, m: m > x)
-mean_precision_kept = compare("map", lambda x, m: m >= x - SAME_MAP)
+    passed = {named(r): ok(getattr(r.base, figure), getattr(r.mch, figure)) for r in cells}
+    change, ratio = change_words(cells, figure), ratio_words(cells, figure)
+    words = {"change": change, "ratio": ratio, "answered": change_words(cells, "p0_nonempty")}
+    return Judgement(passed, words, in_paper(figure, ok))
 
 
 def more_found(cells: Sequence[MCHRow]) -> Judgement:
@@ -377,42 +351,30 @@ def more_found(cells: Sequence[MCHRow]) -> Judgement:
 # F1-bucket curves
 
 
-def of_method(rows: Sequence[R], method: str | None) -> list[R]:
+def of_method(rows: Sequence[MCHRow], method: str | None) -> list[MCHRow]:
     found = [r for r in rows if method in (None, r.method)]
     if not found:
         raise CannotJudge("no such cell was computed")
     return found
 
 
-def fewer_buckets(factor: float, method: str | None = None) -> Test:
-    def judge(rows: Sequence[MCHRow]) -> Judgement:
-        cells = of_method(rows, method)
-        passed = {named(r): at_least(bucket_ratios(r).values(), factor) for r in cells}
-        return Judgement(passed, bucket_words(cells))
-
-    return judge
+def fewer_buckets(rows: Sequence[MCHRow], factor: float, method: str | None = None) -> Judgement:
+    cells = of_method(rows, method)
+    passed = {named(r): at_least(bucket_ratios(r).values(), factor) for r in cells}
+    return Judgement(passed, bucket_words(cells))
 
 
-def above_unsupervised(method: str | None = None) -> Test:
-    def judge(rows: Sequence[Row]) -> Judgement:
-        best: dict[int, float] = {}
-        for r in rows:
-            if r.method in UNSUPERVISED:
-                best[r.bits] = max(best.get(r.bits, 0.0), area(r.base.f1_buckets))
-        cells = [r for r in rows if isinstance(r, MCHRow) and r.bits in best]
-        areas = {named(r): (area(r.base.f1_buckets), best[r.bits])
-                 for r in of_method(cells, method)}  # fmt: skip
-        ours, theirs = np.mean(list(areas.values()), axis=0)
-        passed = {name: mine > other for name, (mine, other) in areas.items()}
-        return Judgement(passed, {"ours": ours, "theirs": theirs})
-
-    return judge
-
-
-efficient = fewer_buckets(FEWER)
-efficient_ksh = fewer_buckets(GREATLY, "ksh")
-best_shallow = above_unsupervised("ksh")
-supervised = above_unsupervised()
+def above_unsupervised(rows: Sequence[Row], method: str | None = None) -> Judgement:
+    best: dict[int, float] = {}
+    for r in rows:
+        if r.method in UNSUPERVISED:
+            best[r.bits] = max(best.get(r.bits, 0.0), area(r.base.f1_buckets))
+    able = [r for r in rows if isinstance(r, MCHRow) and r.bits in best]
+    cells = of_method(able, method)
+    areas = {named(r): (area(r.base.f1_buckets), best[r.bits]) for r in cells}
+    ours, theirs = np.mean(list(areas.values()), axis=0)
+    passed = {name: mine > other for name, (mine, other) in areas.items()}
+    return Judgement(passed, {"ours": ours, "theirs": theirs})
 
 
 def efficient_everywhere(cells: Sequence[MCHRow]) -> Judgement:
@@ -441,7 +403,7 @@ def asymmetric(rows: Sequence[Row]) -> Judgement:
     return Judgement(sum(total) > len(total) / 2, text, fails=fails)
 
 
-def distinct(rows: Sequence[Row]) -> Judgement:
+def distinct(rows: Sequence[Row], factor: float) -> Judgement:
     factors = {}
     for bits in sorted({r.bits for r in rows}):
         f1 = [r.base.f1_own for r in rows if r.bits == bits and r.method in SYMMETRIC]
@@ -450,7 +412,7 @@ def distinct(rows: Sequence[Row]) -> Judgement:
     if not factors:
         raise CannotJudge("fewer than two symmetric methods were computed")
     text = ", ".join(f"{f:.1f} times at {width}" for width, f in factors.items())
-    return Judgement({width: f >= LARGE for width, f in factors.items()}, text)
+    return Judgement({width: f >= factor for width, f in factors.items()}, text)
 
 
 # Visualization study
@@ -490,46 +452,40 @@ def two_categories(pairs: Pairs) -> Judgement:
 # Sensitivity
 
 
-def curves_of(found: Sensitivity, of: str, group: int | None) -> dict[str, Curve]:
+def curves_of(found: Sensitivity, by: str, group: int | None) -> dict[str, Curve]:
     """By sigma or xi: the curves of all queries, or of those of the first or second class."""
     name = "all" if group is None else [*found.classes, "", ""][group]
-    curves: dict[str, dict[str, Curve]] = getattr(found, of)
+    curves: dict[str, dict[str, Curve]] = getattr(found, by)
     if name not in curves:
         raise CannotJudge(f"none of the queries with “{name}” has a similar image")
     return curves[name]
 
 
-def steady(of: str, group: int | None, *values: str) -> Test:
-    def judge(found: Sensitivity) -> Judgement:
-        curves = curves_of(found, of, group)
-        some = [curves[v] for v in values if v in curves]
-        wide, best, start = spread(some), max(area(c) for c in some), area(curves["1"])
-        gain = f"{best / start - 1:+.1%}" if start else f"{best:.4f}"
-        return Judgement(wide <= STEADY, {"wide": wide, "gain": gain})
-
-    return judge
-
-
-steady_sigma = steady("sigma", None, "0.3", "0.4", "0.5")
-steady_sigma_one = steady("sigma", 0, "0.4", "0.5", "0.6")
-steady_xi = steady("xi", None, "0.1", "0.3", "0.5", "0.7", "0.9")
+def steady(
+    found: Sensitivity, by: str, values: Sequence[str], most: float, group: int | None = None
+) -> Judgement:
+    curves = curves_of(found, by, group)
+    some = [curves[v] for v in values if v in curves]
+    wide, best, start = spread(some), max(area(c) for c in some), area(curves["1"])
+    gain = f"{best / start - 1:+.1%}" if start else f"{best:.4f}"
+    return Judgement(wide <= most, {"wide": wide, "gain": gain})
 
 
-def alike_sigma_two(found: Sensitivity) -> Judgement:
-    every, some = (curves_of(found, "sigma", group) for group in (None, 1))
-    values = [sigma for sigma in every if sigma != "1"]
+def alike(found: Sensitivity, by: str, group: int, least: float) -> Judgement:
+    every, some = (curves_of(found, by, of) for of in (None, group))
+    values = [value for value in every if value != "1"]
     rank = spearman(*([area(curves[s]) for s in values] for curves in (every, some)))
-    return Judgement(rank >= CORRELATED, {"rank": rank, "values": ", ".join(values)})
+    return Judgement(rank >= least, {"rank": rank, "values": ", ".join(values)})
 
 
-def chosen(found: Sensitivity) -> Judgement:
+def chosen(found: Sensitivity, most: float) -> Judgement:
     lacks, words = [], []
     for curves, sign in ((found.sigma, "σ"), (found.xi, "ξ")):
         areas = {v: area(c) for v, c in curves["all"].items()}
         best = max(areas, key=areas.__getitem__)
         lacks.append(1 - areas["0.5"] / areas[best] if areas[best] else 0.0)
         words.append(f"the best {sign} is {best}, and 0.5 is {lacks[-1]:.1%} below it")
-    return Judgement(max(lacks) <= GOOD, "; ".join(words))
+    return Judgement(max(lacks) <= most, "; ".join(words))
 
 
 def degenerate(found: Sensitivity) -> Judgement:
@@ -537,12 +493,12 @@ def degenerate(found: Sensitivity) -> Judgement:
     return Judgement(set(values) == {1}, {"low": min(values), "high": max(values)})
 
 
-def more_codes(found: Sensitivity) -> Judgement:
+def more_codes(found: Sensitivity, least: float) -> Judgement:
     sigma, xi = found.sigma["all"], found.xi["all"]
     by_sigma = spearman([found.anhc[s]["0.5"] for s in sigma], [area(c) for c in sigma.values()])
     by_xi = spearman([found.xi_anhc[x] for x in xi], [area(c) for c in xi.values()])
     ranks = {"by_sigma": by_sigma, "by_xi": by_xi}
-    return Judgement(min(ranks.values()) >= CORRELATED, ranks)
+    return Judgement(min(ranks.values()) >= least, ranks)
 
 
 def satisfactory(rows: Sequence[Row]) -> Judgement:
