@@ -39,7 +39,6 @@ def main() -> None:
             made = read_record(options.record)
             add_pictures(made, options.record.with_name("paper.html"))
         else:
-            options.work.mkdir(parents=True, exist_ok=True)
             # A report may be drawn while another run computes.
             with nullcontext() if options.report else locked(options.work):
                 made = Experiments(options).run()

@@ -10,7 +10,7 @@ their labels. So were those of training without labels, although that training s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -30,22 +30,23 @@ from paper.studies import Parts
 
 METHODS = ("dch", "hashnet", "adsh")
 BITS = (32, 64)
+SINGLE = ("itq", "pca")  # trained without labels and shown beside MCH without labels
 FIGURES = tuple(f.name for f in fields(StepFigures))
 SAME_CODES = 0.05  # numbers of codes per image that differ by no more count as equal
 MORE_REGIONS = "grid:3x3+grid:1x1@0.7"
 
 
+def starting_cells(options: Options, methods: Sequence[str] = METHODS) -> list[Key]:
+    """The cells that the steps start from, as far as they are among those of the options."""
+    able = [(m, b) for m in methods for b in BITS if m in options.methods and b in options.bits]
+    return [(method, bits, seed) for method, bits in able for seed in range(options.seeds)]
+
+
 class Steps:
-    """The cells that the steps start from, and how a step is measured against them."""
+    """The steps, each measured against the cells that it starts from."""
 
-    def __init__(self, data: Data, threads: int) -> None:
-        self.data, self.options, self.threads = data, data.options, threads
-
-    def cells(self) -> Iterator[Key]:
-        for method in METHODS:
-            for bits in BITS:
-                if method in self.options.methods and bits in self.options.bits:
-                    yield from ((method, bits, seed) for seed in range(self.options.seeds))
+    def __init__(self, data: Data) -> None:
+        self.data, self.options = data, data.options
 
     def read(self, options: Options, cell: Key) -> TrainedCell:
         return read_cell(options, cell, self.data.backbone.dim)
@@ -131,7 +132,7 @@ class Steps:
     def _step(self, name: str, what: str, change: Callable[[Key], TrainedCell]) -> Step:
         """The step's figures beside the paper's, at the paper's number of codes in each cell."""
         rows: dict[tuple[str, int], list[tuple[StepFigures, StepFigures]]] = {}
-        for cell in self.cells():
+        for cell in starting_cells(self.options):
             paper = self._figures(self.options, cell, "mch")
             changed = change(cell)
             ours = self._measured(changed, changed.database.xi_for(paper.anhc))
@@ -159,7 +160,7 @@ class Steps:
         codes = as_codes(cell.database.chosen(cell.database.kept(xi)))
         labels = self.data.labels("query"), self.data.labels("database")
         few: dict[str, Any] = {"ks": [1], "budgets": [1]}  # the curves are not used
-        figures = evaluate(cell.queries, codes, *labels, threads=self.threads, **few)
+        figures = evaluate(cell.queries, codes, *labels, threads=self.options.workers, **few)
         return StepFigures(**{name: float(getattr(figures, name)) for name in FIGURES})
 
 

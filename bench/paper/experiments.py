@@ -17,8 +17,8 @@ from mchindex.training.measure import Coded
 from paper import beyond, records, runs
 from paper.figures import SUPERVISED, guess
 from paper.options import Key, Options
-from paper.records import Record, from_json, to_json
-from paper.runs import XI, Data, RunError, read_cell
+from paper.records import Record, from_json
+from paper.runs import XI, Data, RunError, TrainedCell, read_cell
 from paper.stages import Stages
 from paper.statements import advantages, statements
 from paper.studies import choose_classes, pairs, sensitivity
@@ -51,11 +51,7 @@ class Experiments:
 
     @cached_property
     def steps(self) -> beyond.Steps:
-        return beyond.Steps(self.data, self.threads)
-
-    @property
-    def threads(self) -> int:
-        return self.options.workers * self.options.threads
+        return beyond.Steps(self.data)
 
     @property
     def studied(self) -> Key | None:
@@ -64,8 +60,11 @@ class Experiments:
         able = [cell for cell in able if cell[0] in SUPERVISED]
         return ("dch", 32, 0) if ("dch", 32, 0) in able else able[0] if able else None
 
+    def trained(self, cell: Key) -> TrainedCell:
+        return read_cell(self.options, cell, self.data.backbone.dim)
+
     def coded(self, cell: Key) -> Coded:
-        found = read_cell(self.options, cell, self.data.backbone.dim)
+        found = self.trained(cell)
         return self.data.coded(found.queries, found.database)
 
     def of(self, cells: Sequence[Key], **more: Any) -> dict[str, Any]:
@@ -104,29 +103,30 @@ class Experiments:
     def _studies(self, cell: Key) -> dict[str, Any]:
         options, stage = self.options, self.stage
         key = self.of([cell], classes=options.classes)
-        found: dict[str, Any] = {
-            "study": cell[:2],
-            "sensitivity": stage(
-                "sensitivity", records.Sensitivity, key | {"part": options.part},
-                lambda: sensitivity(read_cell(options, cell, self.data.backbone.dim), self.data,
-                                    options.part, options.classes, self.threads),
-            ),
-            "pairs": stage(
-                "pairs", records.Pairs, key, lambda: pairs(self.coded(cell), XI, options.classes)
-            ),
-            "time": self._time(cell),
-        }  # fmt: skip
+        found: dict[str, Any] = {"study": cell[:2]}
+        found["sensitivity"] = stage(
+            "sensitivity",
+            records.Sensitivity,
+            key | {"part": options.part},
+            lambda: sensitivity(self.trained(cell), self.data),
+        )
+        found["pairs"] = stage(
+            "pairs", records.Pairs, key, lambda: pairs(self.coded(cell), XI, options.classes)
+        )
+        found["time"] = self._time(cell)
         if options.visual == "scenes":
+            scenes, name = self.folder / "scenes", {"images": SCENES, "studies": STUDIES}
             found["visual"] = stage(
-                "visual-scenes", records.Visual, {"images": SCENES, "studies": STUDIES},
-                lambda: visual_of_scenes(self.folder / "scenes", SCENES, 0),
-            )  # fmt: skip
+                "visual-scenes", records.Visual, name, lambda: visual_of_scenes(scenes, SCENES, 0)
+            )
         elif options.visual == "data":
             layout = corners_and_centre(options.sigma)
             found["visual"] = stage(
-                "visual", records.Visual, key,
+                "visual",
+                records.Visual,
+                key,
                 lambda: visual(self.coded(cell), self.data.dataset, layout, XI, 0),
-            )  # fmt: skip
+            )
         return found
 
     def _time(self, studied: Key) -> records.Timing | None:
@@ -144,10 +144,7 @@ class Experiments:
 
     def _beyond(self) -> records.Beyond | None:
         """One stage per step."""
-        options, seeds = self.options, range(self.options.seeds)
-        widths = [b for b in beyond.BITS if b in options.bits]
-        methods = [m for m in beyond.METHODS if m in options.methods]
-        cells = [(m, b, s) for m in methods for b in widths for s in seeds]
+        options, cells = self.options, beyond.starting_cells(self.options)
         if not cells:
             return None
         found = records.Beyond()
@@ -158,13 +155,14 @@ class Experiments:
         ):
             step = self.stage(name, records.Step, self.of(cells), compute)
             found.steps += [step] if step else []
-        if "hashnet" in methods:
-            single = [m for m in ("itq", "pca") if m in options.methods]  # shown beside it
-            key = self.of([*cells, *((m, b, s) for m in single for b in widths for s in seeds)])
+        if "hashnet" in options.methods:
+            key = self.of(cells + beyond.starting_cells(options, beyond.SINGLE))
             found.unsupervised = self.stage(
-                "beyond-unsupervised", records.Unsupervised, key,
+                "beyond-unsupervised",
+                records.Unsupervised,
+                key,
                 lambda: self.steps.unsupervised(),
-            )  # fmt: skip
+            )
         return found
 
     def _record(self, found: dict[str, Any]) -> Record:
@@ -175,7 +173,7 @@ class Experiments:
         names = ("regions", "size", "sigma", "crops", "workers", "visual")
         settings = records.RunSettings(
             data=options.name,
-            paper=options.paper or guess(options.name, found["data"].classes),
+            paper=guess(options.name, found["data"].classes),
             xi=XI,
             backbone="efficientnet-lite0, frozen",
             seeds=max(r.seed for r in results) + 1,
@@ -183,12 +181,12 @@ class Experiments:
             cells_wanted=len(cells),
             **{name: getattr(options, name) for name in names},
         )
-        header = record(to_json(settings), 0, to_json(runs.mean_rows(results)))
         # Cells may be older than their stage; then they count with the time they took.
         spent = sum(r.seconds["all"] for r in results) / options.workers
         seconds = self.stage.seconds | {"cells": max(self.stage.seconds.get("cells", 0), spent)}
-        rounded = {name: round(s, 1) for name, s in seconds.items()}
-        return judged(replace(from_json(Record, header), **found, seconds=rounded))
+        found["seconds"] = {name: round(s, 1) for name, s in seconds.items()}
+        found |= {"settings": settings, "rows": runs.mean_rows(results)}
+        return judged(Record(**record({}, 0, []) | found))
 
 
 def judged(made: Record) -> Record:

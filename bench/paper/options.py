@@ -14,7 +14,7 @@ from mchindex.models.extract import MODES, Mode
 from mchindex.models.hashing import check_bits
 from mchindex.training.features import default_cache
 from mchindex.training.options import Labelling
-from paper.figures import DATASETS, SUPERVISED, UNSUPERVISED
+from paper.figures import SUPERVISED, UNSUPERVISED
 
 METHODS = (*UNSUPERVISED, *SUPERVISED)
 PICTURES = ("data", "scenes", "none")
@@ -41,10 +41,6 @@ class Options:
     out: Path = option("folder for the report (paper-NAME)", type=Path)
     report: bool = option("compute nothing, draw what is stored", False, action="store_true")
     name: str = option("the data's name (taken from --data)")
-    paper: str | None = option(
-        "which of the paper's data sets this is, to show its figures (guessed)",
-        choices=(*DATASETS, "none"),
-    )
     methods: Sequence[str] = option(", ".join(METHODS), METHODS, nargs="+", choices=METHODS)
     bits: Sequence[int] = option("code widths", (16, 32, 48, 64), nargs="+", type=width)
     seeds: int = option("per method and width", 3, type=int)
@@ -57,8 +53,7 @@ class Options:
         "two to study separately (airplane and bird, or two of about 5%%)", (), nargs=2
     )
     visual: str = option("pictures of the visual study: own or drawn", "data", choices=PICTURES)
-    workers: int = option("processes at a time", 2, type=int)
-    threads: int = option("threads per process", 1, type=int)
+    workers: int = option("processes at a time, one thread each", 2, type=int)
     cache: Path = option("folder for features and cells", default_cache(), type=Path)
     work: Path = option("folder for the cells of this run (in --cache)", type=Path)
     labels: Labelling = "images"
@@ -89,7 +84,7 @@ def parse(about: str | None, words: Sequence[str] | None = None) -> Options:
     given = Options(**vars(parser.parse_args(words)))
     if (given.data is None) == (given.record is None):
         parser.error("give either --data or --from")
-    for name in ("seeds", "workers", "threads", "part"):
+    for name in ("seeds", "workers", "part"):
         if getattr(given, name) < 1:
             parser.error(f"--{name} must be at least 1")
     name = given.name or slug(given.data or "record")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import types
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -322,14 +322,13 @@ class Record:
         return [row for row in self.rows if isinstance(row, MCHRow)]
 
 
-def to_json(value: Any, without: Collection[str] = ()) -> Any:
+def to_json(record: Any, without: Collection[str] = ()) -> dict[str, Any]:
     """A record as plain dicts and lists, without the fields of these names."""
-    if is_dataclass(value):
-        named = ((f.name, getattr(value, f.name)) for f in fields(value) if f.name not in without)
-        return {name: to_json(v, without) for name, v in named if v is not None}
-    if isinstance(value, dict):
-        return {key: to_json(v, without) for key, v in value.items()}
-    return [to_json(v, without) for v in value] if isinstance(value, list | tuple) else value
+
+    def named(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in items if value is not None and name not in without}
+
+    return asdict(record, dict_factory=named)
 
 
 def from_json(kind: type[T], value: Any) -> T:

@@ -111,13 +111,10 @@ def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[
     coded = data.coded(queries, model.regions_of(data.database))
     # Only the curves by buckets are shown. Curves by K would double the time.
     found = measure(coded, XI, WAYS if supervised else ("base",), seed=seed, threads=1, ks=[1])
-    ways: dict[str, Any] = {
-        way: Figures(
-            f1_buckets=[(b, f1) for b, f1, *_ in one.f1_buckets],
-            **{name: getattr(one, name) for name in MEANS},
-        )
-        for way, one in found.items()
-    }
+    ways: dict[str, Any] = {}
+    for way, one in found.items():
+        curve = [(b, f1) for b, f1, *_ in one.f1_buckets]
+        ways[way] = Figures(f1_buckets=curve, **{name: getattr(one, name) for name in MEANS})
     spent = {"train": trained, "all": time.monotonic() - start}
     agent = training.agent_options().to_json() if supervised else None
     result = CellResult(*cell, seconds=spent, settings=base.settings.to_json(), agent=agent, **ways)
@@ -183,24 +180,22 @@ def remove_cell(path: Path) -> None:
 
 def mean_rows(results: Sequence[CellResult]) -> list[Row]:
     """One row per method and width: means over the seeds, and the spread of some figures."""
-    groups: dict[tuple[str, int], list[CellResult]] = {}
+    groups: dict[tuple[int, int], list[CellResult]] = {}
     for one in results:
-        groups.setdefault((one.method, one.bits), []).append(one)
-    rows: list[Row] = []
-    for method, bits in sorted(groups, key=lambda k: (list(LABELS).index(k[0]), k[1])):
-        of = groups[method, bits]
-        ways = {w: [f for one in of if (f := getattr(one, w)) is not None] for w in WAYS}
-        means = {way: _mean(figures) for way, figures in ways.items() if len(figures) == len(of)}
-        if "mch" not in means:
-            rows.append(Row(method, bits, len(of), means["base"]))
-            continue
-        both = zip(ways["base"], ways["mch"], strict=True)
-        gains = [m.f1_own - x.f1_own for x, m in both]
-        if len(gains) > 1:
-            error = np.std(gains, ddof=1) / np.sqrt(len(gains))
-            means["mch"].f1_own_gain_se = float(error)
-        rows.append(MCHRow(method, bits, len(of), **means))
-    return rows
+        groups.setdefault((list(LABELS).index(one.method), one.bits), []).append(one)
+    return [_mean_row(groups[key]) for key in sorted(groups)]
+
+
+def _mean_row(seeds: Sequence[CellResult]) -> Row:
+    method, bits = seeds[0].method, seeds[0].bits
+    ways = {way: [f for one in seeds if (f := getattr(one, way))] for way in WAYS}
+    means = {way: _mean(figures) for way, figures in ways.items() if len(figures) == len(seeds)}
+    if "mch" not in means:
+        return Row(method, bits, len(seeds), means["base"])
+    if len(seeds) > 1:
+        gains = [m.f1_own - x.f1_own for x, m in zip(ways["base"], ways["mch"], strict=True)]
+        means["mch"].f1_own_gain_se = float(np.std(gains, ddof=1) / np.sqrt(len(gains)))
+    return MCHRow(method, bits, len(seeds), **means)
 
 
 def _mean(seeds: Sequence[Figures]) -> Figures:
@@ -222,8 +217,7 @@ def run_cells(options: Options) -> None:
     if not options.missing:
         return
     spawn = multiprocessing.get_context("spawn")
-    start = (options, os.getpid())
-    with ProcessPoolExecutor(options.workers, spawn, _start_worker, start) as pool:
+    with ProcessPoolExecutor(options.workers, spawn, _start_worker, (options,)) as pool:
         try:
             for line in pool.map(_compute, options.missing):
                 progress(line)
@@ -235,21 +229,21 @@ def run_cells(options: Options) -> None:
             raise
 
 
-def _start_worker(options: Options, parent: int) -> None:
-    """Prepares a worker, which exits soon after its parent however that ended."""
+_worker: dict[str, Any] = {}
+
+
+def _start_worker(options: Options) -> None:
+    """Prepares a worker, which exits as soon as its parent has ended, in whatever way."""
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
+        if parent := multiprocessing.parent_process():
+            parent.join()
         os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=watch, daemon=True).start()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     _worker["options"] = options
-
-
-_worker: dict[str, Any] = {}
 
 
 def _compute(cell: Key) -> str:

@@ -30,10 +30,11 @@ class Stored:
         write_file(path, json.dumps(to_json(self)))
 
 
-def read(path: Path, key: Any) -> Stored | None:
+def read(path: Path, key: Any, kind: Any = Any) -> Stored | None:
     """What is stored under this key; None if there is nothing, or the file is damaged."""
     try:
         stored = from_json(Stored, json.loads(path.read_text()))
+        stored.result = from_json(kind, stored.result)
     except (OSError, ValueError):
         return None
     return stored if stored.key == key else None
@@ -80,24 +81,20 @@ class Stages:
         """
         key = json.loads(json.dumps(key))
         path, noted = self.folder / f"{name}.json", self.folder / f"{name}.seconds"
-        before, result = 0.0, None
-        if stored := read(path, key):
-            try:
-                before, result = stored.seconds, from_json(kind, stored.result)
-            except ValueError:
-                before = 0.0  # damaged
-        if result is not None and (self.only_read or fresh):
+        stored = read(path, key, kind)
+        if stored and (self.only_read or fresh):
             progress(f"{name}: already computed")
-            self.seconds[name] = before
-            return result
+            self.seconds[name] = stored.seconds
+            found: T = stored.result
+            return found
         if self.only_read:
             progress(f"{name}: not computed yet, left out")
             return None
         progress(f"{name}: started")
-        with clock(noted, key, before) as seconds:
+        with clock(noted, key, stored.seconds if stored else 0.0) as seconds:
             result = compute()
         self.seconds[name] = seconds()
-        Stored(key, self.seconds[name], to_json(result)).write(path)
+        Stored(key, self.seconds[name], result).write(path)
         noted.unlink()
         progress(f"{name}: done, {self.seconds[name]:.0f} s in total")
         return result

@@ -12,7 +12,7 @@ from common import progress
 from mchindex.evaluation import evaluate
 from mchindex.evaluation.curves import default_budgets
 from mchindex.models.hashing import Packed
-from mchindex.models.region_codes import RegionCodes
+from mchindex.models.region_codes import Encoded, RegionCodes
 from mchindex.regions import Boxes, Layout, corners_and_centre
 from mchindex.training.measure import Coded, as_codes, kept_by
 from paper.records import Curve, PairGroup, Pairs, Sensitivity, TwoClasses
@@ -57,11 +57,10 @@ class Parts:
 
 
 def _curves(
-    coded: Coded, found: RegionCodes, labels: Flags, xi: float, groups: Mapping[str, Flags],
-    threads: int,
-) -> dict[str, Curve]:  # fmt: skip
+    coded: Coded, chosen: Encoded, labels: Flags, groups: Mapping[str, Flags], threads: int
+) -> dict[str, Curve]:
     """F1 by buckets for each group of queries."""
-    codes = as_codes(found.chosen(kept_by("mch", found, xi)))
+    codes = as_codes(chosen)
     budgets = [b for b in default_budgets(8 * coded.queries.shape[1]) if b <= MOST]
     curves = {}
     for name, which in groups.items():
@@ -79,50 +78,44 @@ def answerable(groups: Mapping[str, Flags], wanted: Flags, labels: Flags) -> dic
     return {name: which for name, which in groups.items() if (which & able).any()}
 
 
-def sensitivity(
-    cell: TrainedCell, data: Data, part: int, classes: Sequence[str], threads: int
-) -> Sensitivity:
+def sensitivity(cell: TrainedCell, data: Data) -> Sensitivity:
     """F1 by buckets and codes per image, by sigma (on part of the database) and by xi."""
-    coded = data.coded(cell.queries, cell.database)
-    names, rule = choose_classes(coded.classes, coded.query_labels, classes)
+    options, coded = data.options, data.coded(cell.queries, cell.database)
+    names, rule = choose_classes(coded.classes, coded.query_labels, options.classes)
     groups = {"all": np.ones(len(coded.queries), bool)}
     groups |= {name: coded.query_labels[:, coded.classes.index(name)] for name in names}
     n = len(coded.labels)
-    rows = np.unique(np.linspace(0, n - 1, min(part, n)).round().astype(np.int64))
+    rows = np.unique(np.linspace(0, n - 1, min(options.part, n)).round().astype(np.int64))
     counts = {name: int(groups[name].sum()) for name in names}
     groups = answerable(groups, coded.query_labels, coded.labels[rows])
-    by_xi: dict[str, dict[str, Curve]] = {name: {} for name in groups}
-    by_sigma: dict[str, dict[str, Curve]] = {name: {} for name in groups}
-    anhc: dict[str, dict[str, float]] = {}
-    raw: dict[str, dict[str, float]] = {}
-    xi_anhc = {}
+    by_xi, by_sigma, xi_anhc, anhc, raw = {}, {}, {}, {}, {}
     for xi in XIS:
-        curves = _curves(coded, coded.database, coded.labels, xi, groups, threads)
-        for name, curve in curves.items():
-            by_xi[name][f"{xi:g}"] = curve
-        codes = len(coded.database.chosen(kept_by("mch", coded.database, xi)))
-        xi_anhc[f"{xi:g}"] = codes / n
+        chosen = coded.database.chosen(coded.database.kept(xi))
+        by_xi[f"{xi:g}"] = _curves(coded, chosen, coded.labels, groups, options.workers)
+        xi_anhc[f"{xi:g}"] = len(chosen) / n
         progress(f"sensitivity: xi {xi:g}")
-    whole = data.database[rows][:, :1]
-    for sigma in SIGMAS:
-        model = data.model(cell.method, cell.policy, sigma)
-        if sigma == data.options.sigma:
+    whole, labels = data.database[rows][:, :1], coded.labels[rows]
+    for value in SIGMAS:
+        model, sigma = data.model(cell.method, cell.policy, value), f"{value:g}"
+        if value == options.sigma:
             features = data.database[rows]
-        elif sigma == 1:
+        elif value == 1:
             features = np.repeat(whole, len(model.layout), 1)
         else:
-            others = data.features("database", Parts(corners_and_centre(sigma)), rows)
+            others = data.features("database", Parts(corners_and_centre(value)), rows)
             features = np.concatenate([whole, others], 1)
         found = model.regions_of(features)
-        curves = _curves(coded, found, coded.labels[rows], XI, groups, threads)
-        for name, curve in curves.items():
-            by_sigma[name][f"{sigma:g}"] = curve
-        chosen = {f"{xi:g}": found.chosen(kept_by("mch", found, xi)) for xi in XIS}
-        anhc[f"{sigma:g}"] = {xi: len(c) / len(rows) for xi, c in chosen.items()}
-        raw[f"{sigma:g}"] = {xi: float(c.kept.mean()) for xi, c in chosen.items()}
-        progress(f"sensitivity: sigma {sigma:g}, {anhc[f'{sigma:g}']['0.5']:.3f} codes per image")
+        by = {f"{xi:g}": found.chosen(found.kept(xi)) for xi in XIS}
+        by_sigma[sigma] = _curves(coded, by[f"{XI:g}"], labels, groups, options.workers)
+        anhc[sigma] = {xi: len(c) / len(rows) for xi, c in by.items()}
+        raw[sigma] = {xi: float(c.kept.mean()) for xi, c in by.items()}
+        progress(f"sensitivity: sigma {sigma}, {anhc[sigma]['0.5']:.3f} codes per image")
+    sigma_curves, xi_curves = (
+        {group: {value: of[group] for value, of in curves.items()} for group in groups}
+        for curves in (by_sigma, by_xi)
+    )
     sizes = len(coded.queries), n, len(rows)
-    return Sensitivity(counts, rule, *sizes, by_sigma, by_xi, anhc, raw, xi_anhc)
+    return Sensitivity(counts, rule, *sizes, sigma_curves, xi_curves, anhc, raw, xi_anhc)
 
 
 # Pairs of a query and an image
@@ -170,15 +163,15 @@ def pairs(coded: Coded, xi: float, asked: Sequence[str], block: int = 2048) -> P
     no_common_class = (~similar(coded.query_labels, coded.query_labels)).astype(np.float32)
     other_code = (coded.queries[:, None] != coded.queries[None]).any(-1)
     two = {"base": 0, "mch": 0, "mch_buckets": 0}
+    several = coded.database.distinct(ways["mch"]).sum(1) > 1
     both = None
     if len(classes) > 1:
         a, b = (coded.classes.index(name) for name in classes[:2])
         shown = coded.labels[:, a] & coded.labels[:, b]
         queries = coded.query_labels
         only = (queries[:, a] & ~queries[:, b], queries[:, b] & ~queries[:, a])
-        several = (coded.database.distinct(ways["mch"]).sum(1) > 1) & shown
-        found = {"base": 0, "mch": 0}
-        both = TwoClasses(list(classes[:2]), int(shown.sum()), int(several.sum()), found)
+        count, found = int((several & shown).sum()), {"base": 0, "mch": 0}
+        both = TwoClasses(classes[:2], int(shown.sum()), count, found)
     for start in range(0, n, block):
         images = slice(start, start + block)
         regions = RegionCodes(coded.database.codes[images], coded.database.keep[images])
@@ -207,7 +200,7 @@ def pairs(coded: Coded, xi: float, asked: Sequence[str], block: int = 2048) -> P
         by_classes={str(g): group("similar", g) for g in (1, 2, 3, 4)},
         similar=group("similar", *range(5)),
         other=group("other", *range(5)),
-        several_codes=float((coded.database.distinct(ways["mch"]).sum(1) > 1).mean()),
+        several_codes=float(several.mean()),
         by_two=two,
         images=n,
         both=both,
