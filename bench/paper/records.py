@@ -287,7 +287,7 @@ class Statement:
     test: str
     verdict: str
     evidence: str
-    figure: str  # the section of the report that shows it
+    figure: str = ""  # the section of the report that shows it
     fails: list[str] = field(default_factory=list)
     paper: str | None = None  # the same test on the paper's figures, where it prints them
     constructed: bool = False  # true by construction: only a bug could make it fail

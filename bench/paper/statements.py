@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ BUDGETS = (1, 10, 100, 1000)
 REACHED = (1, 10, 100)  # buckets after which F1 of MCH-X is compared with X
 SYMMETRIC = ("ksh", "hashnet", "dch", "mmhh")
 MOST = 1e6  # buckets up to which mean F1 over a curve is taken
+NEVER = math.inf
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold here", "cannot be judged"
 LACKING = {"compared": "no cell with MCH was computed"}
 
@@ -58,16 +59,12 @@ def statements(record: Record) -> list[records.Statement]:
         except CannotJudge as reason:
             found, said, fails = Judgement(False, str(reason)), UNKNOWN, []
         words = {"one": one, "two": two, **given}
-        evidence = found.evidence
+        shown = {n: entry[n] for n in ("where", "quote", "figure", "constructed") if n in entry}
+        test, evidence = entry.get("test", "").format(**words), found.evidence
         if not isinstance(evidence, str):
             evidence = entry["evidence"].format(**{**words, **evidence})
-        test, constructed = entry.get("test", "").format(**words), "constructed" in entry
-        out.append(
-            records.Statement(
-                entry["where"], entry["quote"], test, said, evidence, entry.get("figure", ""),
-                fails, found.paper, constructed,
-            )
-        )  # fmt: skip
+        judged = records.Statement(**shown, test=test, verdict=said, evidence=evidence)
+        out.append(replace(judged, fails=fails, paper=found.paper))
     return out
 
 
@@ -84,12 +81,8 @@ def verdict(found: Judgement, noun: str) -> tuple[str, list[str]]:
 # Arithmetic
 
 
-def f1_at(curve: Curve, buckets: float) -> float | None:
-    return next((float(f) for b, f in curve if b == buckets), None)
-
-
-def buckets_for(curve: Curve, f1: float) -> float | None:
-    """The number of buckets at which a curve first reaches an F1, None if it never does.
+def buckets_for(curve: Curve, f1: float) -> float:
+    """The number of buckets at which a curve first reaches an F1, or NEVER.
 
     Between its points the curve is taken to be straight on a log axis.
     """
@@ -99,25 +92,19 @@ def buckets_for(curve: Curve, f1: float) -> float | None:
         if y1 >= f1:
             share = (f1 - y0) / (y1 - y0)
             return float(math.exp(math.log(b0) + share * (math.log(b1) - math.log(b0))))
-    return None
+    return NEVER
 
 
-def bucket_ratios(row: MCHRow) -> dict[int, float | None]:
-    """How many times MCH-X's buckets X needs for the same F1, by MCH-X's; None: X never has it."""
-    out: dict[int, float | None] = {}
-    for b in REACHED:
-        f1 = f1_at(row.mch.f1_buckets, b)
-        if f1 is not None:
-            needed = buckets_for(row.base.f1_buckets, f1)
-            out[b] = None if needed is None else needed / b
-    return out
+def bucket_ratios(row: MCHRow) -> dict[int, float]:
+    """How many times MCH-X's buckets X needs for the same F1, by MCH-X's buckets."""
+    reached = dict(row.mch.f1_buckets)
+    return {b: buckets_for(row.base.f1_buckets, reached[b]) / b for b in REACHED if b in reached}
 
 
-def at_least(ratios: Iterable[float | None], factor: float) -> bool:
-    """Whether the geometric mean reaches a factor. None counts only if there is nothing else."""
-    every = list(ratios)
-    logs = [math.log(r) for r in every if r is not None]
-    return math.exp(sum(logs) / len(logs)) >= factor if logs else bool(every)
+def at_least(ratios: Collection[float], factor: float) -> bool:
+    """Whether the geometric mean reaches a factor. NEVER counts only if there is nothing else."""
+    known = [ratio for ratio in ratios if ratio < NEVER]
+    return geometric(known) >= factor if known else bool(ratios)
 
 
 def area(curve: Curve) -> float:
@@ -129,7 +116,7 @@ def spread(curves: Sequence[Curve]) -> float:
     """The largest relative difference in F1 between curves, over BUDGETS."""
     worst = 0.0
     for b in BUDGETS:
-        values = [v for c in curves if (v := f1_at(c, b)) is not None]
+        values = [points[b] for points in map(dict, curves) if b in points]
         if values and max(values) > 0:
             worst = max(worst, (max(values) - min(values)) / max(values))
     return worst
@@ -182,7 +169,7 @@ def bucket_words(cells: Sequence[MCHRow]) -> str:
     parts = []
     for b in REACHED:
         found = [ratios[b] for r in cells if b in (ratios := bucket_ratios(r))]
-        values = [v for v in found if v is not None]
+        values = [v for v in found if v < NEVER]
         if found:
             never = len(found) - len(values)
             text = f"{geometric(values):.3g} times as many" if values else "more"
@@ -213,7 +200,7 @@ def complex(pairs: Pairs) -> Judgement:
 
 def many_buckets(cells: Sequence[MCHRow]) -> Judgement:
     curves = {named(r): r.base.f1_buckets for r in cells}
-    needs = {n: buckets_for(c, 0.9 * max(f for _, f in c)) or 1 for n, c in curves.items()}
+    needs = {n: buckets_for(c, 0.9 * max(f for _, f in c)) for n, c in curves.items()}
     median = np.median(list(needs.values()))
     return Judgement({name: n >= 100 for name, n in needs.items()}, {"median": median})
 
@@ -311,19 +298,16 @@ def advantages(time: Timing) -> list[records.Advantage]:
     out = []
     curves = {(c.cell, c.engine, c.way): c.points for c in time.curves}
     for (cell, engine, way), points in curves.items():
-        base = curves.get((cell, engine, "base"))
-        if way != "mch" or base is None:
+        base = curves.get((cell, engine, "base"), [])
+        shared = [p for p in points if base and base[0].f1 < p.f1 <= max(q.f1 for q in base)]
+        if way == "base" or not shared:
             continue
-        found = []
-        for p in points:
-            needed = [buckets_for([(max(getattr(q, axis), 1e-9), q.f1) for q in base], p.f1)
-                      for axis in ("buckets", "microseconds") if p.f1 > base[0].f1]  # fmt: skip
-            if needed and needed[0] is not None and needed[1] is not None:
-                ours = max(p.buckets, 1e-9), max(p.microseconds, 1e-9)
-                found.append((needed[0] / ours[0], needed[1] / ours[1]))
-        if found:
-            buckets, micro = (geometric(values) for values in zip(*found, strict=True))
-            out.append(records.Advantage(cell, engine, len(found), buckets, micro))
+        times = []
+        for axis in ("buckets", "microseconds"):
+            curve = [(max(getattr(q, axis), 1e-9), q.f1) for q in base]
+            ours = [(max(getattr(p, axis), 1e-9), p.f1) for p in shared]
+            times.append(geometric([buckets_for(curve, f1) / x for x, f1 in ours]))
+        out.append(records.Advantage(cell, engine, len(shared), *times))
     return out
 
 
@@ -380,20 +364,19 @@ def above_unsupervised(rows: Sequence[Row], method: str | None = None) -> Judgem
 def efficient_everywhere(cells: Sequence[MCHRow]) -> Judgement:
     passed = {}
     for r in cells:
-        both = [[f1_at(f.f1_buckets, b) or 0 for b in BUDGETS] for f in (r.mch, r.base)]
-        passed[named(r)] = all(m > x for m, x in zip(*both, strict=True))
+        x, mch = dict(r.base.f1_buckets), dict(r.mch.f1_buckets)
+        passed[named(r)] = all(mch.get(b, 0) > x.get(b, 0) for b in BUDGETS)
     return Judgement(passed, f"{change_words(cells, 'f1_own')}, after one bucket")
 
 
 def asymmetric(rows: Sequence[Row]) -> Judgement:
-    adsh = {r.bits: r.base.f1_buckets for r in rows if r.method == "adsh"}
+    adsh = {r.bits: dict(r.base.f1_buckets) for r in rows if r.method == "adsh"}
     wins: dict[str, list[bool]] = {}
     for r in rows:
         if r.method in SYMMETRIC and r.bits in adsh:
-            for b in BUDGETS:
-                ours, other = f1_at(adsh[r.bits], b), f1_at(r.base.f1_buckets, b)
-                if ours is not None and other is not None:
-                    wins.setdefault(LABELS[r.method], []).append(ours > other)
+            ours, other = adsh[r.bits], dict(r.base.f1_buckets)
+            cases = [ours[b] > other[b] for b in BUDGETS if b in ours and b in other]
+            wins[LABELS[r.method]] = wins.get(LABELS[r.method], []) + cases
     total = [win for cases in wins.values() for win in cases]
     if not total:
         raise CannotJudge("ADSH or all symmetric methods are missing")
