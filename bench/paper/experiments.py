@@ -103,11 +103,12 @@ class Experiments:
     def _studies(self, cell: Key) -> dict[str, Any]:
         options, stage = self.options, self.stage
         key = self.of([cell], classes=options.classes)
+        part = key | {"part": options.part}
         found: dict[str, Any] = {"study": cell[:2]}
         found["sensitivity"] = stage(
             "sensitivity",
             records.Sensitivity,
-            key | {"part": options.part},
+            part,
             lambda: sensitivity(self.trained(cell), self.data),
         )
         found["pairs"] = stage(
@@ -115,9 +116,9 @@ class Experiments:
         )
         found["time"] = self._time(cell)
         if options.visual == "scenes":
-            scenes, name = self.folder / "scenes", {"images": SCENES, "studies": STUDIES}
+            scenes, drawn = self.folder / "scenes", {"images": SCENES, "studies": STUDIES}
             found["visual"] = stage(
-                "visual-scenes", records.Visual, name, lambda: visual_of_scenes(scenes, SCENES, 0)
+                "visual-scenes", records.Visual, drawn, lambda: visual_of_scenes(scenes, SCENES)
             )
         elif options.visual == "data":
             layout = corners_and_centre(options.sigma)
@@ -125,21 +126,24 @@ class Experiments:
                 "visual",
                 records.Visual,
                 key,
-                lambda: visual(self.coded(cell), self.data.dataset, layout, XI, 0),
+                lambda: visual(self.coded(cell), self.data.dataset, layout, XI),
             )
         return found
 
     def _time(self, studied: Key) -> records.Timing | None:
         """One stage per cell, so that an interruption loses little."""
-        parts = []
-        for cell in [cell for cell in TIMED if cell in self.options.cells] or [studied]:
+
+        def timed(cell: Key) -> records.Timing | None:
             name = f"{cell[0]}-{cell[1]}"
+            return self.stage(
+                f"time-{name}",
+                records.Timing,
+                self.of([cell]),
+                lambda: timing(name, self.coded(cell), XI),
+            )
 
-            def compute(name: str = name, cell: Key = cell) -> records.Timing:
-                return timing(name, self.coded(cell), XI)
-
-            part = self.stage(f"time-{name}", records.Timing, self.of([cell]), compute)
-            parts += [part] if part else []
+        cells = [cell for cell in TIMED if cell in self.options.cells] or [studied]
+        parts = [part for cell in cells if (part := timed(cell))]
         return merged(parts) if parts else None
 
     def _beyond(self) -> records.Beyond | None:
@@ -147,21 +151,19 @@ class Experiments:
         options, cells = self.options, beyond.starting_cells(self.options)
         if not cells:
             return None
-        found = records.Beyond()
-        for name, compute in (
-            ("beyond-crop-labels", lambda: self.steps.crop_labels()),
-            ("beyond-regions", lambda: self.steps.more_regions()),
-            ("beyond-together", lambda: self.steps.together()),
-        ):
-            step = self.stage(name, records.Step, self.of(cells), compute)
-            found.steps += [step] if step else []
+        steps = [
+            self.stage(f"beyond-{name}", records.Step, self.of(cells), compute)
+            for name, compute in (
+                ("crop-labels", lambda: self.steps.crop_labels()),
+                ("regions", lambda: self.steps.more_regions()),
+                ("together", lambda: self.steps.together()),
+            )
+        ]
+        found = records.Beyond([step for step in steps if step])
         if "hashnet" in options.methods:
             key = self.of(cells + beyond.starting_cells(options, beyond.SINGLE))
             found.unsupervised = self.stage(
-                "beyond-unsupervised",
-                records.Unsupervised,
-                key,
-                lambda: self.steps.unsupervised(),
+                "beyond-unsupervised", records.Unsupervised, key, lambda: self.steps.unsupervised()
             )
         return found
 

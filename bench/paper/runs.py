@@ -279,13 +279,10 @@ def locked(work: Path) -> Iterator[None]:
 
 def check_data(work: Path, dataset: Dataset) -> None:
     """Notes in `work` which data its cells are of; raises RunError if they are of other data."""
-    path, content = work / "data.json", {"sha256": fingerprint(dataset)}
-    try:
-        stored = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        write_file(path, json.dumps(content))
-        return
-    if stored != content:
+    path, content = work / "data.json", json.dumps({"sha256": fingerprint(dataset)})
+    if not path.exists():
+        write_file(path, content)
+    elif path.read_text() != content:
         raise RunError(
             f"{work} holds cells of other data: the images, labels or splits of {dataset.name} "
             "differ. Give another --name or --work, or remove that folder"

@@ -29,12 +29,13 @@ from paper.studies import Flags, similar
 
 QUERIES = 500  # timed at most
 REPEATS = 5
+LIMIT = 60.0  # seconds that an engine may take for one answer
 ENOUGH = 3.0  # seconds after which a slow search is not repeated
 LARGEST_K = 5000
 PROBED = 0.95  # share of queries that probing alone must answer for a point of `probe` to count
 
 
-def timing(cell: str, coded: Coded, xi: float, limit: float = 60.0) -> Timing:
+def timing(cell: str, coded: Coded, xi: float) -> Timing:
     """F1 and microseconds per query at growing K, for probing, for `auto` and for FAISS."""
     out = Timing()
     n = len(coded.queries)
@@ -48,7 +49,7 @@ def timing(cell: str, coded: Coded, xi: float, limit: float = 60.0) -> Timing:
     for way in ("base", "mch"):
         chosen = coded.database.chosen(kept_by(way, coded.database, xi))
         out.own_bucket += _bucket_times(cell, way, chosen, queries)
-        curves, lacks = _race(cell, way, queries, wanted, chosen, limit)
+        curves, lacks = _race(cell, way, queries, wanted, chosen)
         out.curves += curves
         out.missing += [text for text in lacks if text not in out.missing]
         progress(f"time: {cell} {way}")
@@ -83,7 +84,7 @@ def _bucket_times(cell: str, way: str, chosen: Encoded, queries: Packed) -> list
 
 
 def _race(
-    cell: str, way: str, queries: Packed, wanted: Flags, chosen: Encoded, limit: float
+    cell: str, way: str, queries: Packed, wanted: Flags, chosen: Encoded
 ) -> tuple[list[TimeCurve], list[str]]:
     """One curve per engine, and why a curve is missing."""
     bits = 8 * queries.shape[1]
@@ -102,20 +103,19 @@ def _race(
         arrays = (("codes", chosen.codes), ("images", chosen.images), ("queries", queries))
         for name, array in arrays:
             np.save(Path(folder) / f"{name}.npy", array)
-        run = Run(folder, 1, limit, 1, len(chosen) > len(np.unique(chosen.images)))
+        run = Run(folder, 1, LIMIT, 1, len(chosen) > len(np.unique(chosen.images)))
         for engine, kinds in engines.items():
             points: dict[int, TimePoint] = {}
             for kind in kinds:
                 worker = Worker(kind, bits, run)
                 try:
-                    worker.ask("build", limit=limit)
+                    worker.ask("build", limit=LIMIT)
                     for k in ks:
-                        _measure(worker, points, k, wanted, limit)
+                        _measure(worker, points, k, wanted)
                 except FailedError as error:
                     lacks.append(f"{kind.title} is missing: {error}.")
                 finally:
-                    if worker.alive:
-                        worker.stop()
+                    worker.stop()
             for k, point in points.items():
                 point.buckets = float(answers[k].buckets.astype(float).mean())
                 pure = [math.comb(bits, int(r)) <= probing for r in answers[k].radius]
@@ -126,15 +126,13 @@ def _race(
     return curves, lacks
 
 
-def _measure(
-    worker: Worker, points: dict[int, TimePoint], k: int, wanted: Flags, limit: float
-) -> None:
+def _measure(worker: Worker, points: dict[int, TimePoint], k: int, wanted: Flags) -> None:
     """Times one K, and keeps the point if it is the fastest at that K."""
     number = len(wanted)
-    ids = worker.ask("ids", k, 0, 0, number, limit=limit)  # also warms up
+    ids = worker.ask("ids", k, 0, 0, number, limit=LIMIT)  # also warms up
     spent: list[float] = []  # processor time
     while len(spent) < REPEATS and sum(spent) < ENOUGH:
-        spent.append(worker.ask("time", k, 0, 0, number, limit=limit)[1])
+        spent.append(worker.ask("time", k, 0, 0, number, limit=LIMIT)[1])
     micro = 1e6 * median(spent) / number
     if k not in points or micro < points[k].microseconds:
         points[k] = TimePoint(k, _f1(ids, wanted), micro)
