@@ -11,21 +11,20 @@ their labels. So were those of training without labels, although that training s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common import progress
-from mchindex.evaluation import evaluate
+from mchindex.evaluation import Evaluation
 from mchindex.models.region_codes import MOST_CODES, RegionCodes
-from mchindex.regions import Layout, corners_and_centre, read_layout
-from mchindex.training.measure import as_codes
+from mchindex.regions import WHOLE, Layout, corners_and_centre, read_layout
+from mchindex.training.measure import Coded, measure
 from mchindex.training.options import Labelling
 from paper.options import Key, Options
 from paper.records import Figures, Step, StepCell, StepFigures, UnlabelledCell, Unsupervised
-from paper.runs import Data, RunError, TrainedCell, read_cell, read_result, run_cells
+from paper.runs import Data, RunError, read_cell, read_result, run_cells
 from paper.studies import Parts
 
 METHODS = ("dch", "hashnet", "adsh")
@@ -48,94 +47,95 @@ class Steps:
     def __init__(self, data: Data) -> None:
         self.data, self.options = data, data.options
 
-    def read(self, options: Options, cell: Key) -> TrainedCell:
-        return read_cell(options, cell, self.data.backbone.dim)
-
     def crop_labels(self) -> Step:
         """Base method and agent trained again, on crops labelled with what they show."""
-        options = self._labelled("crops", METHODS)
-        run_cells(options)
+        data = self._labelled("crops", METHODS)
+        run_cells(data.options)
         return self._step(
             "labels for crops",
             "The base method learns from crops that carry only those of their image's labels that "
             "they show, according to a classifier on the same features. The agent's rewards are "
             "the paper's, on the resulting codes (mch train --crop-labels).",
-            lambda cell: self.read(options, cell),
+            lambda cell: read_cell(data, cell)[1],
         )
 
     def more_regions(self) -> Step:
         """The paper's policy over a grid and a second sigma; at most five regions are kept."""
-        layout, features = self._more_regions()
+        regions = len(read_layout(MORE_REGIONS, self.options.sigma)) - 1
         return self._step(
             "more regions",
-            f"{len(layout) - 1} regions to choose from instead of five ({MORE_REGIONS}); the "
+            f"{regions} regions to choose from instead of five ({MORE_REGIONS}); the "
             f"policy's {MOST_CODES - 1} most likely ones are kept.",
-            lambda cell: self._with_regions(self.read(self.options, cell), features),
+            self._over_more_regions(self.data),
         )
 
     def together(self) -> Step:
         """Both steps at once: combined because each had gained on the queries."""
-        options = self._labelled("crops", METHODS)
-        _, features = self._more_regions()
         return self._step(
             "labels for crops and more regions",
             f"Both at once: the model of labels for crops, over {MORE_REGIONS}.",
-            lambda cell: self._with_regions(self.read(options, cell), features),
+            self._over_more_regions(self._labelled("crops", METHODS)),
         )
 
     def unsupervised(self) -> Unsupervised:
         """MCH without labels beside single codes without labels."""
-        options = self._labelled("neighbours", ("hashnet",))
-        run_cells(options)
+        labelled, paper = self._labelled("neighbours", ("hashnet",)).options, self.options
+        run_cells(labelled)
         rows = []
-        for bits in options.bits:
+        for bits in labelled.bits:
             for name, of, method, way in (
-                ("ITQ", self.options, "itq", "base"),
-                ("PCA", self.options, "pca", "base"),
-                ("unsupervised HashNet", options, "hashnet", "base"),
-                ("unsupervised MCH-HashNet", options, "hashnet", "mch"),
+                ("ITQ", paper, "itq", "base"),
+                ("PCA", paper, "pca", "base"),
+                ("unsupervised HashNet", labelled, "hashnet", "base"),
+                ("unsupervised MCH-HashNet", labelled, "hashnet", "mch"),
             ):
                 if method in of.methods:
-                    found = [self._figures(of, (method, bits, s), way) for s in range(of.seeds)]
+                    found = [self._stored(of, (method, bits, s), way) for s in range(of.seeds)]
                     rows.append(UnlabelledCell(**vars(_mean(found)), name=name, bits=bits))
         ours = {r.bits: r for r in rows if r.name.startswith("unsupervised MCH")}
         others = [r for r in rows if not r.name.startswith("unsupervised")]
         beaten = (ours[r.bits].map > r.map and ours[r.bits].r0 > r.r0 for r in others)
         return Unsupervised(rows, all(beaten) if others else None)
 
-    def _labelled(self, labels: Labelling, methods: Sequence[str]) -> Options:
+    def _labelled(self, labels: Labelling, methods: Sequence[str]) -> Data:
         """The same data with other labels, and cells in a folder of their own."""
         work = self.options.work / f"labels-{labels}"
         work.mkdir(exist_ok=True)
         able = [m for m in methods if m in self.options.methods]
         bits = [b for b in BITS if b in self.options.bits]
-        return replace(self.options, labels=labels, work=work, methods=able, bits=bits)
+        data = copy(self.data)
+        data.options = replace(self.options, labels=labels, work=work, methods=able, bits=bits)
+        return data
 
-    def _more_regions(self) -> tuple[Layout, NDArray[np.float16]]:
-        """The larger layout, and the features of the whole image and of the regions it adds."""
+    def _over_more_regions(self, data: Data) -> Callable[[Key], Coded]:
+        """Reads cells and adds to their database the regions of MORE_REGIONS that they lack."""
         layout = read_layout(MORE_REGIONS, self.options.sigma)
         have = corners_and_centre(self.options.sigma).boxes
-        new = [i for i, box in enumerate(layout.boxes)
-               if not any(np.allclose(box, other) for other in have)]  # fmt: skip
-        names, boxes = zip(*((layout.names[i], layout.boxes[i]) for i in new), strict=True)
-        added = Layout(("whole", *names), (layout.boxes[0], *boxes))
-        found = self.data.features("database", Parts(added))
-        return layout, np.concatenate([self.data.database[:, :1], found], axis=1)
+        new = [box for box in zip(layout.names, layout.boxes, strict=True)
+               if not any(np.allclose(box[1], other) for other in have)]  # fmt: skip
+        names, boxes = zip(("whole", WHOLE), *new, strict=True)
+        features = data.features("database", Parts(Layout(names, boxes)))
+        features = np.concatenate([data.database[:, :1], features], axis=1)
 
-    def _with_regions(self, cell: TrainedCell, features: NDArray[np.float16]) -> TrainedCell:
-        """The same method and policy with these regions added; the whole image comes first."""
-        more = self.data.model(cell.method, cell.policy).regions_of(features)
-        codes = np.concatenate([cell.database.codes, more.codes[:, 1:]], axis=1)
-        keep = np.concatenate([cell.database.keep, more.keep[:, 1:]], axis=1)
-        return replace(cell, database=RegionCodes(codes, keep))
+        def read(cell: Key) -> Coded:
+            model, coded = read_cell(data, cell)
+            more, have = model.regions_of(features), coded.database
+            codes = np.concatenate([have.codes, more.codes[:, 1:]], axis=1)
+            keep = np.concatenate([have.keep, more.keep[:, 1:]], axis=1)
+            return replace(coded, database=RegionCodes(codes, keep))
 
-    def _step(self, name: str, what: str, change: Callable[[Key], TrainedCell]) -> Step:
+        return read
+
+    def _step(self, name: str, what: str, change: Callable[[Key], Coded]) -> Step:
         """The step's figures beside the paper's, at the paper's number of codes in each cell."""
         rows: dict[tuple[str, int], list[tuple[StepFigures, StepFigures]]] = {}
         for cell in starting_cells(self.options):
-            paper = self._figures(self.options, cell, "mch")
-            changed = change(cell)
-            ours = self._measured(changed, changed.database.xi_for(paper.anhc))
+            paper = self._stored(self.options, cell, "mch")
+            coded = change(cell)
+            xi, threads = coded.database.xi_for(paper.anhc), self.options.workers
+            # The curves are not used.
+            found = measure(coded, xi, ["mch"], threads=threads, ks=[1], budgets=[1])
+            ours = _figures(found["mch"])
             rows.setdefault(cell[:2], []).append((paper, ours))
             progress(
                 f"{name}, {cell[0]}-{cell[1]} seed {cell[2]}: F1 {paper.f1_own:.4f} -> "
@@ -149,19 +149,12 @@ class Steps:
             cells.append(StepCell(method, bits, len(seeds), _mean(papers), _mean(ours_), off))
         return judged(name, what, cells)
 
-    def _figures(self, options: Options, cell: Key, way: str) -> StepFigures:
+    def _stored(self, options: Options, cell: Key, way: str) -> StepFigures:
         result = read_result(options.path(cell))
         figures: Figures | None = getattr(result, way, None)
         if figures is None:
             raise RunError(f"{options.path(cell)} is missing: run again to compute it")
-        return StepFigures(**{name: getattr(figures, name) for name in FIGURES})
-
-    def _measured(self, cell: TrainedCell, xi: float) -> StepFigures:
-        codes = as_codes(cell.database.chosen(cell.database.kept(xi)))
-        labels = self.data.labels("query"), self.data.labels("database")
-        few: dict[str, Any] = {"ks": [1], "budgets": [1]}  # the curves are not used
-        figures = evaluate(cell.queries, codes, *labels, threads=self.options.workers, **few)
-        return StepFigures(**{name: float(getattr(figures, name)) for name in FIGURES})
+        return _figures(figures)
 
 
 def judged(name: str, what: str, cells: list[StepCell]) -> Step:
@@ -177,6 +170,10 @@ def judged(name: str, what: str, cells: list[StepCell]) -> Step:
 def _over(a: float, b: float) -> float:
     """a / b, and 1 where both are 0."""
     return (a + 1e-12) / (b + 1e-12)
+
+
+def _figures(of: Figures | Evaluation) -> StepFigures:
+    return StepFigures(*(float(getattr(of, name)) for name in FIGURES))
 
 
 def _mean(rows: Sequence[StepFigures]) -> StepFigures:

@@ -18,7 +18,7 @@ from paper import beyond, records, runs
 from paper.figures import SUPERVISED, guess
 from paper.options import Key, Options
 from paper.records import Record, from_json
-from paper.runs import XI, Data, RunError, TrainedCell, read_cell
+from paper.runs import XI, Data, RunError, read_cell
 from paper.stages import Stages
 from paper.statements import advantages, statements
 from paper.studies import choose_classes, pairs, sensitivity
@@ -53,19 +53,15 @@ class Experiments:
     def steps(self) -> beyond.Steps:
         return beyond.Steps(self.data)
 
+    def coded(self, cell: Key) -> Coded:
+        return read_cell(self.data, cell)[1]
+
     @property
     def studied(self) -> Key | None:
         """The cell that is studied: DCH with 32 bits as in the paper, or the first possible."""
         able = [(m, b, 0) for m in self.options.methods for b in self.options.bits]
         able = [cell for cell in able if cell[0] in SUPERVISED]
         return ("dch", 32, 0) if ("dch", 32, 0) in able else able[0] if able else None
-
-    def trained(self, cell: Key) -> TrainedCell:
-        return read_cell(self.options, cell, self.data.backbone.dim)
-
-    def coded(self, cell: Key) -> Coded:
-        found = self.trained(cell)
-        return self.data.coded(found.queries, found.database)
 
     def of(self, cells: Sequence[Key], **more: Any) -> dict[str, Any]:
         """The key of a study of these cells, which changes when a cell is computed again."""
@@ -109,7 +105,7 @@ class Experiments:
             "sensitivity",
             records.Sensitivity,
             part,
-            lambda: sensitivity(self.trained(cell), self.data),
+            lambda: sensitivity(self.data, cell),
         )
         found["pairs"] = stage(
             "pairs", records.Pairs, key, lambda: pairs(self.coded(cell), XI, options.classes)

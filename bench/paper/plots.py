@@ -7,14 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from mchindex.evaluation.plots import (
-    BLACK,
-    COLOURS,
-    Line,
-    plot_cells,
-    plot_f1_buckets,
-    plot_panels,
-)
+from mchindex.evaluation import plots
+from mchindex.evaluation.plots import BLACK, COLOURS, Line
 from paper.figures import LABELS, SUPERVISED, UNSUPERVISED, theirs
 from paper.records import Curve, MCHRow, Record
 
@@ -41,7 +35,7 @@ def f1_file(record: Record, path: Any, bits: int = 32) -> bool:
             curves[LABELS[row.method]] = row.base.f1_buckets
             curves[f"MCH-{LABELS[row.method]}"] = row.mch.f1_buckets
     if curves:
-        plot_f1_buckets(curves, path, f"F1 by buckets visited, {bits} bits")
+        plots.plot_f1_buckets(curves, path, f"F1 by buckets visited, {bits} bits")
     return bool(curves)
 
 
@@ -57,7 +51,7 @@ def by_width(record: Record, figure: str, label: str) -> str:
             ours.setdefault(name, {})[row.bits] = getattr(way, figure)
             if value is not None:
                 paper.setdefault(name, {})[row.bits] = value
-    return inline(plot_cells, ours, label, reference=paper) if ours else ""
+    return inline(plots.plot_cells, ours, label, reference=paper) if ours else ""
 
 
 def f1_by_buckets(record: Record, bits: int) -> str:
@@ -74,7 +68,7 @@ def f1_by_buckets(record: Record, bits: int) -> str:
                 panels.setdefault("unsupervised", []).append(line)
     if "unsupervised" in panels:
         panels["unsupervised"] = panels.pop("unsupervised")  # last
-    return inline(plot_panels, panels, "buckets visited", "F1", log=True, from_zero=True)
+    return inline(plots.plot_panels, panels, "buckets visited", "F1", log=True, from_zero=True)
 
 
 def _without_end(curve: Curve) -> Curve:
@@ -92,7 +86,7 @@ def sensitivity(groups: dict[str, dict[str, Curve]], sign: str, base: str) -> st
         if "1" in curves:
             lines.append(Line(base, curves["1"], BLACK, dashed=True))
         panels["all queries" if group == "all" else f"queries with “{group}”"] = lines
-    return inline(plot_panels, panels, "buckets visited", "F1", log=True, shared=False)
+    return inline(plots.plot_panels, panels, "buckets visited", "F1", log=True, shared=False)
 
 
 def f1_by_time(record: Record) -> str:
@@ -103,10 +97,10 @@ def f1_by_time(record: Record) -> str:
         points = [(p.microseconds, p.f1) for p in c.points]
         line = Line(name, points, colours[c.engine], c.way == "base", "o")
         panels.setdefault(cell_title(c.cell), []).append(line)
+    if not panels:
+        return ""
     labels = ("microseconds per query", "F1")
-    return (
-        inline(plot_panels, panels, *labels, columns=2, log=True, from_zero=True) if panels else ""
-    )
+    return inline(plots.plot_panels, panels, *labels, columns=2, log=True, from_zero=True)
 
 
 def cell_title(cell: str) -> str:

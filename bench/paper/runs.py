@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +73,7 @@ class Data:
             return cache.features(self.extractor, self.dataset.images, rows, wanted, display)
 
     def labels(self, split: str) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self.dataset.labels[self.dataset.splits[split]]
-        return found
+        return np.asarray(self.dataset.labels[self.dataset.splits[split]], bool)
 
     def views(self, options: TrainingOptions) -> Features:
         """The training views with their labels; kept, because only labels and seed change them."""
@@ -95,9 +93,9 @@ class Data:
         return Coded(queries, database, labels, self.labels("database"), classes, {})
 
 
-def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[str, Any]]:
+def run_cell(data: Data, cell: Key) -> tuple[CellResult, dict[str, Any]]:
     """Trains and measures one cell: its figures, and what `read_cell` returns."""
-    method, bits, seed = cell
+    options, (method, bits, seed) = data.options, cell
     supervised = method in SUPERVISED
     training = TrainingOptions(
         method, bits, sigma=options.sigma, regions=options.regions, seed=seed, agent=supervised,
@@ -128,19 +126,9 @@ def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[
     return result, parts
 
 
-@dataclass(frozen=True)
-class TrainedCell:
-    """A cell's model without its backbone, and the data in its codes."""
-
-    method: HashMethod
-    policy: Policy | None
-    queries: Packed
-    database: RegionCodes
-
-
-def read_cell(options: Options, cell: Key, dim: int) -> TrainedCell:
-    """A finished cell, for features of `dim` numbers. A damaged one is removed."""
-    path = options.path(cell)
+def read_cell(data: Data, cell: Key) -> tuple[MCHModel, Coded]:
+    """A finished cell: its model, and the data in its codes. A damaged one is removed."""
+    path = data.options.path(cell)
     result = read_result(path)
     try:
         parts = torch.load(path.with_suffix(".pt"), map_location="cpu", weights_only=True)
@@ -149,7 +137,7 @@ def read_cell(options: Options, cell: Key, dim: int) -> TrainedCell:
         result = None
     if result is None:
         raise RunError(f"{path} or its .pt file is damaged or missing: run again to compute both")
-    method = create_method(result.method, dim, result.bits, result.settings)
+    method = create_method(result.method, data.backbone.dim, result.bits, result.settings)
     method.load_state_dict(parts["method"])
     policy = None
     if result.agent is not None and parts["policy"] is not None:
@@ -157,7 +145,8 @@ def read_cell(options: Options, cell: Key, dim: int) -> TrainedCell:
         policy.load_state_dict(parts["policy"])
         policy.eval()
     database = RegionCodes(parts["codes"].numpy(), parts["keep"].numpy())
-    return TrainedCell(method.eval(), policy, parts["queries"].numpy(), database)
+    coded = data.coded(parts["queries"].numpy(), database)
+    return data.model(method.eval(), policy), coded
 
 
 def read_result(path: Path) -> CellResult | None:
@@ -214,8 +203,6 @@ def _mean(seeds: Sequence[Figures]) -> Figures:
 
 def run_cells(options: Options) -> None:
     """Computes the missing cells. The features must be in the cache already."""
-    if not options.missing:
-        return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, spawn, _start_worker, (options,)) as pool:
         try:
@@ -229,7 +216,7 @@ def run_cells(options: Options) -> None:
             raise
 
 
-_worker: dict[str, Any] = {}
+_worker: dict[str, Data] = {}
 
 
 def _start_worker(options: Options) -> None:
@@ -243,15 +230,13 @@ def _start_worker(options: Options) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=watch, daemon=True).start()
     torch.set_num_threads(1)
-    _worker["options"] = options
+    _worker["data"] = Data(open_dataset(options.data), options)
 
 
 def _compute(cell: Key) -> str:
-    options: Options = _worker["options"]
-    if "data" not in _worker:
-        _worker["data"] = Data(open_dataset(options.data), options)
-    result, parts = run_cell(_worker["data"], options, cell)
-    path = options.path(cell)
+    data = _worker["data"]
+    result, parts = run_cell(data, cell)
+    path = data.options.path(cell)
     with replacing(path.with_suffix(".pt")) as stream:
         torch.save(parts, stream)
     write_file(path, json.dumps(to_json(result)))

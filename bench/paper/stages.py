@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +13,6 @@ from common import progress
 from mchindex.files import write_file
 from paper.records import from_json, to_json
 
-TICK = 5.0  # seconds between two notes of the time spent: a killed run loses no more than that
 T = TypeVar("T")
 
 
@@ -38,31 +35,6 @@ def read(path: Path, key: Any, kind: Any = Any) -> Stored | None:
     except (OSError, ValueError):
         return None
     return stored if stored.key == key else None
-
-
-@contextmanager
-def clock(path: Path, key: Any, before: float = 0.0) -> Iterator[Callable[[], float]]:
-    """Counts the seconds spent in its block on top of those noted in a file, or else of `before`.
-
-    They are noted there again and again, so that a run that resumes after a kill adds to them.
-    """
-    noted, start, over = read(path, key), time.monotonic(), threading.Event()
-
-    def seconds() -> float:
-        return (noted.seconds if noted else before) + time.monotonic() - start
-
-    def note() -> None:
-        while not over.wait(TICK):
-            Stored(key, seconds()).write(path)
-        Stored(key, seconds()).write(path)
-
-    thread = threading.Thread(target=note, daemon=True)
-    thread.start()
-    try:
-        yield seconds
-    finally:
-        over.set()
-        thread.join()
 
 
 class Stages:
@@ -91,9 +63,13 @@ class Stages:
             progress(f"{name}: not computed yet, left out")
             return None
         progress(f"{name}: started")
-        with clock(noted, key, stored.seconds if stored else 0.0) as seconds:
+        before, start = read(noted, key) or stored, time.monotonic()
+        try:
             result = compute()
-        self.seconds[name] = seconds()
+        finally:
+            spent = time.monotonic() - start + (before.seconds if before else 0.0)
+            Stored(key, spent).write(noted)
+        self.seconds[name] = spent
         Stored(key, self.seconds[name], result).write(path)
         noted.unlink()
         progress(f"{name}: done, {self.seconds[name]:.0f} s in total")

@@ -15,8 +15,9 @@ from mchindex.models.hashing import Packed
 from mchindex.models.region_codes import Encoded, RegionCodes
 from mchindex.regions import Boxes, Layout, corners_and_centre
 from mchindex.training.measure import Coded, as_codes, kept_by
+from paper.options import Key
 from paper.records import Curve, PairGroup, Pairs, Sensitivity, TwoClasses
-from paper.runs import XI, Data, RunError, TrainedCell
+from paper.runs import XI, Data, RunError, read_cell
 from paper.statements import MOST
 
 SIGMAS = (0.1, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9, 1.0)  # at 1 every region is the whole image
@@ -78,9 +79,9 @@ def answerable(groups: Mapping[str, Flags], wanted: Flags, labels: Flags) -> dic
     return {name: which for name, which in groups.items() if (which & able).any()}
 
 
-def sensitivity(cell: TrainedCell, data: Data) -> Sensitivity:
+def sensitivity(data: Data, cell: Key) -> Sensitivity:
     """F1 by buckets and codes per image, by sigma (on part of the database) and by xi."""
-    options, coded = data.options, data.coded(cell.queries, cell.database)
+    options, (trained, coded) = data.options, read_cell(data, cell)
     names, rule = choose_classes(coded.classes, coded.query_labels, options.classes)
     groups = {"all": np.ones(len(coded.queries), bool)}
     groups |= {name: coded.query_labels[:, coded.classes.index(name)] for name in names}
@@ -96,7 +97,7 @@ def sensitivity(cell: TrainedCell, data: Data) -> Sensitivity:
         progress(f"sensitivity: xi {xi:g}")
     whole, labels = data.database[rows][:, :1], coded.labels[rows]
     for value in SIGMAS:
-        model, sigma = data.model(cell.method, cell.policy, value), f"{value:g}"
+        model, sigma = data.model(trained.method, trained.policy, value), f"{value:g}"
         if value == options.sigma:
             features = data.database[rows]
         elif value == 1:
@@ -144,8 +145,7 @@ def distances(
 
 def similar(wanted: Flags, labels: Flags) -> Flags:
     """(q, n): which images share a class with which query."""
-    shared: Flags = wanted.astype(np.float32) @ labels.T.astype(np.float32) > 0
-    return shared
+    return np.asarray(wanted.astype(np.float32) @ labels.T.astype(np.float32) > 0)
 
 
 def pairs(coded: Coded, xi: float, asked: Sequence[str], block: int = 2048) -> Pairs:

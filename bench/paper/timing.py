@@ -49,9 +49,7 @@ def timing(cell: str, coded: Coded, xi: float) -> Timing:
     for way in ("base", "mch"):
         chosen = coded.database.chosen(kept_by(way, coded.database, xi))
         out.own_bucket += _bucket_times(cell, way, chosen, queries)
-        curves, lacks = _race(cell, way, queries, wanted, chosen)
-        out.curves += curves
-        out.missing += [text for text in lacks if text not in out.missing]
+        _race(out, cell, way, queries, wanted, chosen)
         progress(f"time: {cell} {way}")
     return out
 
@@ -84,9 +82,9 @@ def _bucket_times(cell: str, way: str, chosen: Encoded, queries: Packed) -> list
 
 
 def _race(
-    cell: str, way: str, queries: Packed, wanted: Flags, chosen: Encoded
-) -> tuple[list[TimeCurve], list[str]]:
-    """One curve per engine, and why a curve is missing."""
+    out: Timing, cell: str, way: str, queries: Packed, wanted: Flags, chosen: Encoded
+) -> None:
+    """Adds one curve per engine, or why it is missing."""
     bits = 8 * queries.shape[1]
     ks = default_ks(min(LARGEST_K, wanted.shape[1]), 12)
     table = BucketTable(bits=bits)
@@ -98,7 +96,6 @@ def _race(
         "auto": (OURS["auto"],),
         "faiss": (PEERS["flat"], PEERS["flat-count"]),  # the faster of its two ways
     }
-    curves, lacks = [], []
     with tempfile.TemporaryDirectory() as folder:
         arrays = (("codes", chosen.codes), ("images", chosen.images), ("queries", queries))
         for name, array in arrays:
@@ -113,7 +110,7 @@ def _race(
                     for k in ks:
                         _measure(worker, points, k, wanted)
                 except FailedError as error:
-                    lacks.append(f"{kind.title} is missing: {error}.")
+                    out.missing.append(f"{kind.title} is missing: {error}.")
                 finally:
                     worker.stop()
             for k, point in points.items():
@@ -122,8 +119,7 @@ def _race(
                 point.probed = float(np.mean(pure))
             left = [p for p in points.values() if engine != "probe" or p.probed >= PROBED]
             if left:
-                curves.append(TimeCurve(cell, way, engine, left, len(ks) - len(left)))
-    return curves, lacks
+                out.curves.append(TimeCurve(cell, way, engine, left, len(ks) - len(left)))
 
 
 def _measure(worker: Worker, points: dict[int, TimePoint], k: int, wanted: Flags) -> None:

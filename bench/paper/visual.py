@@ -57,8 +57,8 @@ class Near:
         coded, codes = self.coded, self.coded.database
         some = RegionCodes(codes.codes[images], codes.keep[images])
         mch, _ = distances(coded.queries[queries], some, self.kept["mch"][images])
-        found: Flags = similar(coded.query_labels[queries], coded.labels[images]) & (mch == 0)
-        return found
+        alike = similar(coded.query_labels[queries], coded.labels[images])
+        return np.asarray(alike & (mch == 0))
 
 
 def visual(coded: Coded, dataset: Dataset, layout: Layout, xi: float) -> Visual:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from mchindex.models.region_codes import RegionCodes
 from mchindex.regions import corners_and_centre
 from mchindex.training.measure import Coded
 from paper import __main__ as command
-from paper import beyond, runs, stages, studies, timing, visual
+from paper import beyond, runs, studies, timing, visual
 from paper.experiments import Experiments
 from paper.options import Options, parse, slug
 from paper.records import CellResult, Figures, MCHRow, StepCell, StepFigures, Timing, to_json
@@ -94,17 +95,6 @@ def test_seconds_add_up_over_interrupted_runs(tmp_path: Path) -> None:
     assert seconds() < 0.4  # computed from the start
 
 
-def test_a_killed_run_has_noted_its_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stages, "TICK", 0.01)
-    with stages.clock(tmp_path / "x.seconds", {}):
-        time.sleep(0.2)
-        noted = stages.read(tmp_path / "x.seconds", {})
-        assert noted is not None
-        assert noted.seconds > 0.05
-
-
 def test_studies_of_cells_that_changed_are_not_read(tmp_path: Path) -> None:
     cell = tmp_path / "dch-32-0.json"
     cell.write_text("{}")
@@ -123,12 +113,8 @@ def test_studies_of_cells_that_changed_are_not_read(tmp_path: Path) -> None:
 
 def test_a_worker_leaves_figures_and_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = options(tmp_path, "--methods", "lsh", "--bits", "16", "24", "--seeds", "1")
-    for name in ("Data", "open_dataset"):
-        monkeypatch.setattr(runs, name, lambda *_: None)
-    monkeypatch.setattr(
-        runs, "run_cell", lambda data, given, cell: (result(*cell), {"policy": None})
-    )
-    monkeypatch.setattr(runs, "_worker", {"options": given})
+    monkeypatch.setattr(runs, "run_cell", lambda data, cell: (result(*cell), {"policy": None}))
+    monkeypatch.setattr(runs, "_worker", {"data": SimpleNamespace(options=given)})
     assert given.missing == [("lsh", 16, 0), ("lsh", 24, 0)]
     for cell in given.cells:
         assert runs._compute(cell).startswith(f"lsh-{cell[1]}-0: 1 s, mAP 0.1000")
@@ -143,11 +129,12 @@ def test_a_worker_leaves_figures_and_codes(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("broken", ["json", "pt", "shape"])
 def test_damaged_cells_are_removed(tmp_path: Path, broken: str) -> None:
     given, cell = options(tmp_path), ("lsh", 16, 0)
+    data: Any = SimpleNamespace(options=given)
     whole = json.dumps(to_json(result(*cell)))
     given.path(cell).write_text({"json": '{"meth', "pt": whole, "shape": "[]"}[broken])
     given.path(cell).with_suffix(".pt").write_bytes(b"PK\x03\x04 cut short")
     with pytest.raises(runs.RunError, match="run again to compute"):
-        runs.read_cell(given, cell, 8)
+        runs.read_cell(data, cell)
     assert list(tmp_path.iterdir()) == []
 
 
