@@ -41,120 +41,124 @@ def starting_cells(options: Options, methods: Sequence[str] = METHODS) -> list[K
     return [(method, bits, seed) for method, bits in able for seed in range(options.seeds)]
 
 
-class Steps:
-    """The steps, each measured against the cells that it starts from."""
+def crop_labels(data: Data) -> Step:
+    """Base method and agent trained again, on crops labelled with what they show."""
+    crops = _labelled(data, "crops", METHODS)
+    run_cells(crops.options)
+    return _step(
+        data,
+        "labels for crops",
+        "The base method learns from crops that carry only those of their image's labels that "
+        "they show, according to a classifier on the same features. The agent's rewards are "
+        "the paper's, on the resulting codes (mch train --crop-labels).",
+        lambda cell: read_cell(crops, cell)[1],
+    )
 
-    def __init__(self, data: Data) -> None:
-        self.data, self.options = data, data.options
 
-    def crop_labels(self) -> Step:
-        """Base method and agent trained again, on crops labelled with what they show."""
-        data = self._labelled("crops", METHODS)
-        run_cells(data.options)
-        return self._step(
-            "labels for crops",
-            "The base method learns from crops that carry only those of their image's labels that "
-            "they show, according to a classifier on the same features. The agent's rewards are "
-            "the paper's, on the resulting codes (mch train --crop-labels).",
-            lambda cell: read_cell(data, cell)[1],
+def more_regions(data: Data) -> Step:
+    """The paper's policy over a grid and a second sigma; at most five regions are kept."""
+    regions = len(read_layout(MORE_REGIONS, data.options.sigma)) - 1
+    return _step(
+        data,
+        "more regions",
+        f"{regions} regions to choose from instead of five ({MORE_REGIONS}); the "
+        f"policy's {MOST_CODES - 1} most likely ones are kept.",
+        _over_more_regions(data),
+    )
+
+
+def together(data: Data) -> Step:
+    """Both steps at once: combined because each had gained on the queries."""
+    return _step(
+        data,
+        "labels for crops and more regions",
+        f"Both at once: the model of labels for crops, over {MORE_REGIONS}.",
+        _over_more_regions(_labelled(data, "crops", METHODS)),
+    )
+
+
+def unsupervised(data: Data) -> Unsupervised:
+    """MCH without labels beside single codes without labels."""
+    labelled, paper = _labelled(data, "neighbours", ("hashnet",)).options, data.options
+    run_cells(labelled)
+    rows = []
+    for bits in labelled.bits:
+        for name, of, method, way in (
+            ("ITQ", paper, "itq", "base"),
+            ("PCA", paper, "pca", "base"),
+            ("unsupervised HashNet", labelled, "hashnet", "base"),
+            ("unsupervised MCH-HashNet", labelled, "hashnet", "mch"),
+        ):
+            if method in of.methods:
+                found = [_stored(of, (method, bits, s), way) for s in range(of.seeds)]
+                rows.append(UnlabelledCell(**vars(_mean(found)), name=name, bits=bits))
+    ours = {r.bits: r for r in rows if r.name.startswith("unsupervised MCH")}
+    others = [r for r in rows if not r.name.startswith("unsupervised")]
+    beaten = (ours[r.bits].map > r.map and ours[r.bits].r0 > r.r0 for r in others)
+    return Unsupervised(rows, all(beaten) if others else None)
+
+
+def _labelled(data: Data, labels: Labelling, methods: Sequence[str]) -> Data:
+    """The same data with other labels, and cells in a folder of their own."""
+    work = data.options.work / f"labels-{labels}"
+    work.mkdir(exist_ok=True)
+    able = [m for m in methods if m in data.options.methods]
+    bits = [b for b in BITS if b in data.options.bits]
+    labelled = copy(data)
+    labelled.options = replace(data.options, labels=labels, work=work, methods=able, bits=bits)
+    return labelled
+
+
+def _over_more_regions(data: Data) -> Callable[[Key], Coded]:
+    """Reads cells and adds to their database the regions of MORE_REGIONS that they lack."""
+    layout = read_layout(MORE_REGIONS, data.options.sigma)
+    have = corners_and_centre(data.options.sigma).boxes
+    new = [box for box in zip(layout.names, layout.boxes, strict=True)
+           if not any(np.allclose(box[1], other) for other in have)]  # fmt: skip
+    names, boxes = zip(("whole", WHOLE), *new, strict=True)
+    features = data.features("database", Parts(Layout(names, boxes)))
+    features = np.concatenate([data.database[:, :1], features], axis=1)
+
+    def read(cell: Key) -> Coded:
+        model, coded = read_cell(data, cell)
+        more, have = model.regions_of(features), coded.database
+        codes = np.concatenate([have.codes, more.codes[:, 1:]], axis=1)
+        keep = np.concatenate([have.keep, more.keep[:, 1:]], axis=1)
+        return replace(coded, database=RegionCodes(codes, keep))
+
+    return read
+
+
+def _step(data: Data, name: str, what: str, change: Callable[[Key], Coded]) -> Step:
+    """The step's figures beside the paper's, at the paper's number of codes in each cell."""
+    rows: dict[tuple[str, int], list[tuple[StepFigures, StepFigures]]] = {}
+    for cell in starting_cells(data.options):
+        paper = _stored(data.options, cell, "mch")
+        coded = change(cell)
+        xi, threads = coded.database.xi_for(paper.anhc), data.options.workers
+        # The curves are not used.
+        found = measure(coded, xi, ["mch"], threads=threads, ks=[1], budgets=[1])
+        ours = _figures(found["mch"])
+        rows.setdefault(cell[:2], []).append((paper, ours))
+        progress(
+            f"{name}, {cell[0]}-{cell[1]} seed {cell[2]}: F1 {paper.f1_own:.4f} -> "
+            f"{ours.f1_own:.4f}, mAP {paper.map:.4f} -> {ours.map:.4f}, codes per image "
+            f"{paper.anhc:.3f} -> {ours.anhc:.3f}"
         )
+    cells = []
+    for (method, bits), seeds in rows.items():
+        papers, ours_ = zip(*seeds, strict=True)
+        off = max(abs(ours.anhc - paper.anhc) for paper, ours in seeds)
+        cells.append(StepCell(method, bits, len(seeds), _mean(papers), _mean(ours_), off))
+    return judged(name, what, cells)
 
-    def more_regions(self) -> Step:
-        """The paper's policy over a grid and a second sigma; at most five regions are kept."""
-        regions = len(read_layout(MORE_REGIONS, self.options.sigma)) - 1
-        return self._step(
-            "more regions",
-            f"{regions} regions to choose from instead of five ({MORE_REGIONS}); the "
-            f"policy's {MOST_CODES - 1} most likely ones are kept.",
-            self._over_more_regions(self.data),
-        )
 
-    def together(self) -> Step:
-        """Both steps at once: combined because each had gained on the queries."""
-        return self._step(
-            "labels for crops and more regions",
-            f"Both at once: the model of labels for crops, over {MORE_REGIONS}.",
-            self._over_more_regions(self._labelled("crops", METHODS)),
-        )
-
-    def unsupervised(self) -> Unsupervised:
-        """MCH without labels beside single codes without labels."""
-        labelled, paper = self._labelled("neighbours", ("hashnet",)).options, self.options
-        run_cells(labelled)
-        rows = []
-        for bits in labelled.bits:
-            for name, of, method, way in (
-                ("ITQ", paper, "itq", "base"),
-                ("PCA", paper, "pca", "base"),
-                ("unsupervised HashNet", labelled, "hashnet", "base"),
-                ("unsupervised MCH-HashNet", labelled, "hashnet", "mch"),
-            ):
-                if method in of.methods:
-                    found = [self._stored(of, (method, bits, s), way) for s in range(of.seeds)]
-                    rows.append(UnlabelledCell(**vars(_mean(found)), name=name, bits=bits))
-        ours = {r.bits: r for r in rows if r.name.startswith("unsupervised MCH")}
-        others = [r for r in rows if not r.name.startswith("unsupervised")]
-        beaten = (ours[r.bits].map > r.map and ours[r.bits].r0 > r.r0 for r in others)
-        return Unsupervised(rows, all(beaten) if others else None)
-
-    def _labelled(self, labels: Labelling, methods: Sequence[str]) -> Data:
-        """The same data with other labels, and cells in a folder of their own."""
-        work = self.options.work / f"labels-{labels}"
-        work.mkdir(exist_ok=True)
-        able = [m for m in methods if m in self.options.methods]
-        bits = [b for b in BITS if b in self.options.bits]
-        data = copy(self.data)
-        data.options = replace(self.options, labels=labels, work=work, methods=able, bits=bits)
-        return data
-
-    def _over_more_regions(self, data: Data) -> Callable[[Key], Coded]:
-        """Reads cells and adds to their database the regions of MORE_REGIONS that they lack."""
-        layout = read_layout(MORE_REGIONS, self.options.sigma)
-        have = corners_and_centre(self.options.sigma).boxes
-        new = [box for box in zip(layout.names, layout.boxes, strict=True)
-               if not any(np.allclose(box[1], other) for other in have)]  # fmt: skip
-        names, boxes = zip(("whole", WHOLE), *new, strict=True)
-        features = data.features("database", Parts(Layout(names, boxes)))
-        features = np.concatenate([data.database[:, :1], features], axis=1)
-
-        def read(cell: Key) -> Coded:
-            model, coded = read_cell(data, cell)
-            more, have = model.regions_of(features), coded.database
-            codes = np.concatenate([have.codes, more.codes[:, 1:]], axis=1)
-            keep = np.concatenate([have.keep, more.keep[:, 1:]], axis=1)
-            return replace(coded, database=RegionCodes(codes, keep))
-
-        return read
-
-    def _step(self, name: str, what: str, change: Callable[[Key], Coded]) -> Step:
-        """The step's figures beside the paper's, at the paper's number of codes in each cell."""
-        rows: dict[tuple[str, int], list[tuple[StepFigures, StepFigures]]] = {}
-        for cell in starting_cells(self.options):
-            paper = self._stored(self.options, cell, "mch")
-            coded = change(cell)
-            xi, threads = coded.database.xi_for(paper.anhc), self.options.workers
-            # The curves are not used.
-            found = measure(coded, xi, ["mch"], threads=threads, ks=[1], budgets=[1])
-            ours = _figures(found["mch"])
-            rows.setdefault(cell[:2], []).append((paper, ours))
-            progress(
-                f"{name}, {cell[0]}-{cell[1]} seed {cell[2]}: F1 {paper.f1_own:.4f} -> "
-                f"{ours.f1_own:.4f}, mAP {paper.map:.4f} -> {ours.map:.4f}, codes per image "
-                f"{paper.anhc:.3f} -> {ours.anhc:.3f}"
-            )
-        cells = []
-        for (method, bits), seeds in rows.items():
-            papers, ours_ = zip(*seeds, strict=True)
-            off = max(abs(ours.anhc - paper.anhc) for paper, ours in seeds)
-            cells.append(StepCell(method, bits, len(seeds), _mean(papers), _mean(ours_), off))
-        return judged(name, what, cells)
-
-    def _stored(self, options: Options, cell: Key, way: str) -> StepFigures:
-        result = read_result(options.path(cell))
-        figures: Figures | None = getattr(result, way, None)
-        if figures is None:
-            raise RunError(f"{options.path(cell)} is missing: run again to compute it")
-        return _figures(figures)
+def _stored(options: Options, cell: Key, way: str) -> StepFigures:
+    result = read_result(options.path(cell))
+    figures: Figures | None = getattr(result, way, None)
+    if figures is None:
+        raise RunError(f"{options.path(cell)} is missing: run again to compute it")
+    return _figures(figures)
 
 
 def judged(name: str, what: str, cells: list[StepCell]) -> Step:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from common import record
 from mchindex.datasets import open_dataset
-from mchindex.regions import corners_and_centre
-from mchindex.training.measure import Coded
 from paper import beyond, records, runs
 from paper.figures import SUPERVISED, guess
 from paper.options import Key, Options
@@ -28,6 +26,7 @@ from paper.visual import visual, visual_of_scenes
 TIMED = [(method, bits, 0) for method in ("dch", "hashnet") for bits in (32, 64)]
 STUDIES = 2  # raised when a study gives other figures for the same cells
 SCENES = 4000  # drawn pictures for the visual study
+T = TypeVar("T")
 
 
 class Experiments:
@@ -49,13 +48,6 @@ class Experiments:
         choose_classes(dataset.classes, queries, self.options.classes)
         return Data(dataset, self.options)
 
-    @cached_property
-    def steps(self) -> beyond.Steps:
-        return beyond.Steps(self.data)
-
-    def coded(self, cell: Key) -> Coded:
-        return read_cell(self.data, cell)[1]
-
     @property
     def studied(self) -> Key | None:
         """The cell that is studied: DCH with 32 bits as in the paper, or the first possible."""
@@ -71,6 +63,16 @@ class Experiments:
         names = [self.options.path(cell).stem for cell in cells]
         made = {"studies": STUDIES, "of": names, "sha256": digest.hexdigest()}
         return self.basis | made | more
+
+    def study(
+        self, name: str, key: dict[str, Any], study: Callable[..., T], cell: Key | None = None
+    ) -> T | None:
+        """The stage of a function of the data and, if one is given, of a cell's model and codes."""
+
+        def compute() -> T:
+            return study(self.data, *(read_cell(self.data, cell) if cell else ()))
+
+        return self.stage(name, get_type_hints(study)["return"], key, compute)
 
     def run(self) -> Record:
         """Runs all stages that are not stored yet, one after another."""
@@ -97,70 +99,45 @@ class Experiments:
         return {"cells": len(self.options.cells)}
 
     def _studies(self, cell: Key) -> dict[str, Any]:
-        options, stage = self.options, self.stage
+        options = self.options
         key = self.of([cell], classes=options.classes)
         part = key | {"part": options.part}
-        found: dict[str, Any] = {"study": cell[:2]}
-        found["sensitivity"] = stage(
-            "sensitivity",
-            records.Sensitivity,
-            part,
-            lambda: sensitivity(self.data, cell),
-        )
-        found["pairs"] = stage(
-            "pairs", records.Pairs, key, lambda: pairs(self.coded(cell), XI, options.classes)
-        )
-        found["time"] = self._time(cell)
-        if options.visual == "scenes":
-            scenes, drawn = self.folder / "scenes", {"images": SCENES, "studies": STUDIES}
-            found["visual"] = stage(
-                "visual-scenes", records.Visual, drawn, lambda: visual_of_scenes(scenes, SCENES)
-            )
-        elif options.visual == "data":
-            layout = corners_and_centre(options.sigma)
-            found["visual"] = stage(
-                "visual",
-                records.Visual,
-                key,
-                lambda: visual(self.coded(cell), self.data.dataset, layout, XI),
+        found: dict[str, Any] = {
+            "study": cell[:2],
+            "sensitivity": self.study("sensitivity", part, sensitivity, cell),
+            "pairs": self.study("pairs", key, pairs, cell),
+            "time": self._time([c for c in TIMED if c in options.cells] or [cell]),
+        }
+        if options.visual == "data":
+            found["visual"] = self.study("visual", key, visual, cell)
+        elif options.visual == "scenes":
+            drawn, folder = {"images": SCENES, "studies": STUDIES}, self.folder / "scenes"
+            found["visual"] = self.stage(
+                "visual-scenes", records.Visual, drawn, lambda: visual_of_scenes(folder, SCENES)
             )
         return found
 
-    def _time(self, studied: Key) -> records.Timing | None:
+    def _time(self, cells: Sequence[Key]) -> records.Timing | None:
         """One stage per cell, so that an interruption loses little."""
-
-        def timed(cell: Key) -> records.Timing | None:
-            name = f"{cell[0]}-{cell[1]}"
-            return self.stage(
-                f"time-{name}",
-                records.Timing,
-                self.of([cell]),
-                lambda: timing(name, self.coded(cell), XI),
-            )
-
-        cells = [cell for cell in TIMED if cell in self.options.cells] or [studied]
-        parts = [part for cell in cells if (part := timed(cell))]
-        return merged(parts) if parts else None
+        parts = [self.study(f"time-{c[0]}-{c[1]}", self.of([c]), timing, c) for c in cells]
+        found = [part for part in parts if part]
+        return merged(found) if found else None
 
     def _beyond(self) -> records.Beyond | None:
         """One stage per step."""
         options, cells = self.options, beyond.starting_cells(self.options)
         if not cells:
             return None
+        key = self.of(cells)
         steps = [
-            self.stage(f"beyond-{name}", records.Step, self.of(cells), compute)
-            for name, compute in (
-                ("crop-labels", lambda: self.steps.crop_labels()),
-                ("regions", lambda: self.steps.more_regions()),
-                ("together", lambda: self.steps.together()),
-            )
+            self.study("beyond-crop-labels", key, beyond.crop_labels),
+            self.study("beyond-regions", key, beyond.more_regions),
+            self.study("beyond-together", key, beyond.together),
         ]
         found = records.Beyond([step for step in steps if step])
         if "hashnet" in options.methods:
             key = self.of(cells + beyond.starting_cells(options, beyond.SINGLE))
-            found.unsupervised = self.stage(
-                "beyond-unsupervised", records.Unsupervised, key, lambda: self.steps.unsupervised()
-            )
+            found.unsupervised = self.study("beyond-unsupervised", key, beyond.unsupervised)
         return found
 
     def _record(self, found: dict[str, Any]) -> Record:

@@ -83,10 +83,9 @@ class Data:
             self._views = {key: labelled(array, labels, options)}
         return self._views[key]
 
-    def model(self, method: HashMethod, policy: Policy | None, sigma: float = 0) -> MCHModel:
-        """The model of a cell, at the sigma of the options if none is given."""
-        sigma = sigma or self.options.sigma
-        return MCHModel(self.backbone, method, policy, sigma, mode=self.options.regions)
+    def model(self, method: HashMethod, policy: Policy | None) -> MCHModel:
+        options = self.options
+        return MCHModel(self.backbone, method, policy, options.sigma, XI, options.regions)
 
     def coded(self, queries: Packed, database: RegionCodes) -> Coded:
         labels, classes = self.labels("query"), self.dataset.classes
@@ -143,10 +142,8 @@ def read_cell(data: Data, cell: Key) -> tuple[MCHModel, Coded]:
     if result.agent is not None and parts["policy"] is not None:
         policy = Policy(method.feature_dim, method.bits, result.agent["width"])
         policy.load_state_dict(parts["policy"])
-        policy.eval()
     database = RegionCodes(parts["codes"].numpy(), parts["keep"].numpy())
-    coded = data.coded(parts["queries"].numpy(), database)
-    return data.model(method.eval(), policy), coded
+    return data.model(method, policy), data.coded(parts["queries"].numpy(), database)
 
 
 def read_result(path: Path) -> CellResult | None:

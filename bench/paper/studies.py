@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from common import progress
 from mchindex.evaluation import evaluate
 from mchindex.evaluation.curves import default_budgets
+from mchindex.models import MCHModel
 from mchindex.models.hashing import Packed
 from mchindex.models.region_codes import Encoded, RegionCodes
-from mchindex.regions import Boxes, Layout, corners_and_centre
+from mchindex.regions import Boxes, Layout
 from mchindex.training.measure import Coded, as_codes, kept_by
-from paper.options import Key
 from paper.records import Curve, PairGroup, Pairs, Sensitivity, TwoClasses
-from paper.runs import XI, Data, RunError, read_cell
+from paper.runs import Data, RunError
 from paper.statements import MOST
 
 SIGMAS = (0.1, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9, 1.0)  # at 1 every region is the whole image
@@ -79,9 +79,9 @@ def answerable(groups: Mapping[str, Flags], wanted: Flags, labels: Flags) -> dic
     return {name: which for name, which in groups.items() if (which & able).any()}
 
 
-def sensitivity(data: Data, cell: Key) -> Sensitivity:
+def sensitivity(data: Data, model: MCHModel, coded: Coded) -> Sensitivity:
     """F1 by buckets and codes per image, by sigma (on part of the database) and by xi."""
-    options, (trained, coded) = data.options, read_cell(data, cell)
+    options = data.options
     names, rule = choose_classes(coded.classes, coded.query_labels, options.classes)
     groups = {"all": np.ones(len(coded.queries), bool)}
     groups |= {name: coded.query_labels[:, coded.classes.index(name)] for name in names}
@@ -97,17 +97,17 @@ def sensitivity(data: Data, cell: Key) -> Sensitivity:
         progress(f"sensitivity: xi {xi:g}")
     whole, labels = data.database[rows][:, :1], coded.labels[rows]
     for value in SIGMAS:
-        model, sigma = data.model(trained.method, trained.policy, value), f"{value:g}"
+        of, sigma = replace(model, sigma=value), f"{value:g}"
         if value == options.sigma:
             features = data.database[rows]
         elif value == 1:
-            features = np.repeat(whole, len(model.layout), 1)
+            features = np.repeat(whole, len(of.layout), 1)
         else:
-            others = data.features("database", Parts(corners_and_centre(value)), rows)
+            others = data.features("database", Parts(of.layout), rows)
             features = np.concatenate([whole, others], 1)
-        found = model.regions_of(features)
+        found = of.regions_of(features)
         by = {f"{xi:g}": found.chosen(found.kept(xi)) for xi in XIS}
-        by_sigma[sigma] = _curves(coded, by[f"{XI:g}"], labels, groups, options.workers)
+        by_sigma[sigma] = _curves(coded, by[f"{model.xi:g}"], labels, groups, options.workers)
         anhc[sigma] = {xi: len(c) / len(rows) for xi, c in by.items()}
         raw[sigma] = {xi: float(c.kept.mean()) for xi, c in by.items()}
         progress(f"sensitivity: sigma {sigma}, {anhc[sigma]['0.5']:.3f} codes per image")
@@ -148,16 +148,16 @@ def similar(wanted: Flags, labels: Flags) -> Flags:
     return np.asarray(wanted.astype(np.float32) @ labels.T.astype(np.float32) > 0)
 
 
-def pairs(coded: Coded, xi: float, asked: Sequence[str], block: int = 2048) -> Pairs:
+def pairs(data: Data, model: MCHModel, coded: Coded, block: int = 2048) -> Pairs:
     """Distances of similar and other pairs under X and MCH-X, by the image's number of classes, and
     the images that queries of different classes find in their buckets.
 
     Takes `block` images at a time, because a table of all pairs would be large.
     """
-    classes, _ = choose_classes(coded.classes, coded.query_labels, asked)
+    classes, _ = choose_classes(coded.classes, coded.query_labels, data.options.classes)
     n = len(coded.labels)
     many = np.minimum(coded.labels.sum(1), 4)
-    ways = {way: kept_by(way, coded.database, xi) for way in ("base", "mch")}
+    ways = {way: kept_by(way, coded.database, model.xi) for way in ("base", "mch")}
     # By kind, way and number of classes: pairs, sum of distances, pairs at distance 0.
     tally = {kind: np.zeros((3, 2, 5)) for kind in ("similar", "other")}
     no_common_class = (~similar(coded.query_labels, coded.query_labels)).astype(np.float32)

@@ -21,10 +21,12 @@ from common import progress
 from contenders import OURS, PEERS, FailedError, Run, Worker
 from mchindex import BucketTable
 from mchindex.evaluation.curves import default_ks
+from mchindex.models import MCHModel
 from mchindex.models.hashing import Packed
 from mchindex.models.region_codes import Encoded
 from mchindex.training.measure import Coded, kept_by
 from paper.records import BucketTime, TimeCurve, TimePoint, Timing
+from paper.runs import Data
 from paper.studies import Flags, similar
 
 QUERIES = 500  # timed at most
@@ -35,9 +37,9 @@ LARGEST_K = 5000
 PROBED = 0.95  # share of queries that probing alone must answer for a point of `probe` to count
 
 
-def timing(cell: str, coded: Coded, xi: float) -> Timing:
+def timing(_: Data, model: MCHModel, coded: Coded) -> Timing:
     """F1 and microseconds per query at growing K, for probing, for `auto` and for FAISS."""
-    out = Timing()
+    out, cell = Timing(), f"{model.method.name}-{model.bits}"
     n = len(coded.queries)
     rows = np.unique(np.linspace(0, n - 1, min(QUERIES, n)).astype(int))
     wanted = similar(coded.query_labels[rows], coded.labels)
@@ -47,7 +49,7 @@ def timing(cell: str, coded: Coded, xi: float) -> Timing:
         return out
     queries = coded.queries[rows]
     for way in ("base", "mch"):
-        chosen = coded.database.chosen(kept_by(way, coded.database, xi))
+        chosen = coded.database.chosen(kept_by(way, coded.database, model.xi))
         out.own_bucket += _bucket_times(cell, way, chosen, queries)
         _race(out, cell, way, queries, wanted, chosen)
         progress(f"time: {cell} {way}")
