@@ -1,11 +1,7 @@
 """Steps beyond the paper, each compared with the paper's MCH at the same number of codes per image.
 
-A step changes one thing about MCH. In each cell xi is set so that the database has as many codes as
-with the paper's MCH. A step is kept if mean F1 within the query's bucket (H=0) rises, mean mAP does
-not fall, and the numbers of codes are indeed equal.
-
-Settings (clarity, centres, worth) were chosen on validation parts of COCO's training images, by
-their labels. So were those of training without labels, although that training sees no labels.
+A step changes one thing about MCH. README.md says when a step is kept and how its settings were
+chosen.
 """
 
 from __future__ import annotations
@@ -20,12 +16,12 @@ from common import progress
 from mchindex.evaluation import Evaluation
 from mchindex.models.region_codes import MOST_CODES, RegionCodes
 from mchindex.regions import WHOLE, Layout, corners_and_centre, read_layout
+from mchindex.training.features import Fixed
 from mchindex.training.measure import Coded, measure
 from mchindex.training.options import Labelling
 from paper.options import Key, Options
 from paper.records import Figures, Step, StepCell, StepFigures, UnlabelledCell, Unsupervised
 from paper.runs import Data, RunError, read_cell, read_result, run_cells
-from paper.studies import Parts
 
 METHODS = ("dch", "hashnet", "adsh")
 BITS = (32, 64)
@@ -116,8 +112,7 @@ def _over_more_regions(data: Data) -> Callable[[Key], Coded]:
     new = [box for box in zip(layout.names, layout.boxes, strict=True)
            if not any(np.allclose(box[1], other) for other in have)]  # fmt: skip
     names, boxes = zip(("whole", WHOLE), *new, strict=True)
-    features = data.features("database", Parts(Layout(names, boxes)))
-    features = np.concatenate([data.database[:, :1], features], axis=1)
+    features = data.features("database", Fixed(Layout(names, boxes)))
 
     def read(cell: Key) -> Coded:
         model, coded = read_cell(data, cell)
@@ -154,8 +149,7 @@ def _step(data: Data, name: str, what: str, change: Callable[[Key], Coded]) -> S
 
 
 def _stored(options: Options, cell: Key, way: str) -> StepFigures:
-    result = read_result(options.path(cell))
-    figures: Figures | None = getattr(result, way, None)
+    figures: Figures | None = getattr(read_result(options.path(cell)), way, None)
     if figures is None:
         raise RunError(f"{options.path(cell)} is missing: run again to compute it")
     return _figures(figures)

@@ -57,11 +57,10 @@ class Experiments:
 
     def of(self, cells: Sequence[Key], **more: Any) -> dict[str, Any]:
         """The key of a study of these cells, which changes when a cell is computed again."""
-        digest = hashlib.sha256()
-        for path in map(self.options.path, cells):
-            digest.update(path.read_bytes() if path.exists() else b"none")
-        names = [self.options.path(cell).stem for cell in cells]
-        made = {"studies": STUDIES, "of": names, "sha256": digest.hexdigest()}
+        paths = [self.options.path(cell) for cell in cells]
+        content = b"".join(p.read_bytes() if p.exists() else b"none" for p in paths)
+        digest = hashlib.sha256(content).hexdigest()
+        made = {"studies": STUDIES, "of": [p.stem for p in paths], "sha256": digest}
         return self.basis | made | more
 
     def study(
@@ -86,11 +85,10 @@ class Experiments:
         return self._record(found | {"beyond": self._beyond()})
 
     def _features(self) -> records.DataFacts:
-        dataset = self.data.dataset
-        sizes = {split: len(rows) for split, rows in dataset.splits.items()}
-        classes = float(self.data.labels("database").sum(1).mean())
-        names = list(dataset.classes)
-        return records.DataFacts(dataset.name, names, **sizes, classes_an_image=classes)
+        data = self.data.dataset
+        sizes = {split: len(rows) for split, rows in data.splits.items()}
+        mean = float(self.data.labels("database").sum(1).mean())
+        return records.DataFacts(data.name, list(data.classes), **sizes, classes_an_image=mean)
 
     def _cells(self) -> dict[str, int]:
         if self.options.missing:

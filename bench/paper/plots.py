@@ -45,8 +45,7 @@ def by_width(record: Record, figure: str, label: str) -> str:
     paper: dict[str, dict[int, float]] = {}
     for row in record.compared:
         found = theirs(record.settings.paper, figure, row.method, row.bits) or (None, None)
-        ways = (row.base, row.mch)
-        for prefix, way, value in zip(("", "MCH-"), ways, found, strict=True):
+        for prefix, way, value in zip(("", "MCH-"), (row.base, row.mch), found, strict=True):
             name = prefix + LABELS[row.method]
             ours.setdefault(name, {})[row.bits] = getattr(way, figure)
             if value is not None:
@@ -57,7 +56,7 @@ def by_width(record: Record, figure: str, label: str) -> str:
 def f1_by_buckets(record: Record, bits: int) -> str:
     panels: dict[str, list[Line]] = {}
     colours = dict(zip((*SUPERVISED, *UNSUPERVISED), COLOURS, strict=True))
-    for row in record.rows:
+    for row in sorted(record.rows, key=lambda row: row.method in UNSUPERVISED):
         if row.bits == bits:
             colour, curve = colours[row.method], _without_end(row.base.f1_buckets)
             if isinstance(row, MCHRow):
@@ -66,8 +65,6 @@ def f1_by_buckets(record: Record, bits: int) -> str:
             else:
                 line = Line(LABELS[row.method], curve, colour)
                 panels.setdefault("unsupervised", []).append(line)
-    if "unsupervised" in panels:
-        panels["unsupervised"] = panels.pop("unsupervised")  # last
     return inline(plots.plot_panels, panels, "buckets visited", "F1", log=True, from_zero=True)
 
 

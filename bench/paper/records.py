@@ -9,12 +9,10 @@ import types
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
-from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 Curve = list[tuple[float, float]]  # F1 by the number of buckets visited, on a log scale
-hints: Any = cache(get_type_hints)
 
 
 @dataclass
@@ -347,7 +345,7 @@ def _read(kind: Any, value: Any) -> Any:
             with suppress(ValueError):
                 return _read(one, value)
     elif is_dataclass(kind) and isinstance(value, dict):
-        known = {n: _read(t, value[n]) for n, t in hints(kind).items() if n in value}
+        known = {n: _read(t, value[n]) for n, t in get_type_hints(kind).items() if n in value}
         with suppress(TypeError):  # a field is missing
             return kind(**known)  # type: ignore[operator]
     elif origin is dict and isinstance(value, dict):

@@ -6,7 +6,6 @@ that was interrupted computes only the cells that are missing.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -15,10 +14,9 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -244,24 +242,20 @@ def _compute(cell: Key) -> str:
     )
 
 
-# Guards of the folder of cells
-
-
-@contextmanager
-def locked(work: Path) -> Iterator[None]:
-    """Lets one run at a time compute in a folder."""
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"another run is computing in {work}") from None
-        yield
+# The folder of cells
 
 
 def check_data(work: Path, dataset: Dataset) -> None:
-    """Notes in `work` which data its cells are of; raises RunError if they are of other data."""
-    path, content = work / "data.json", json.dumps({"sha256": fingerprint(dataset)})
+    """Notes in `work` which data its cells are of; raises RunError if they are of other data.
+
+    Compares a digest of the images' names, labels and splits; no picture is opened.
+    """
+    names = [dataset.images.name(i) for i in range(len(dataset.images))]
+    digest = hashlib.sha256(json.dumps([dataset.classes, names]).encode())
+    for split in sorted(dataset.splits):
+        digest.update(json.dumps([split, dataset.splits[split].tolist()]).encode())
+    digest.update(np.packbits(dataset.labels, axis=1).tobytes())
+    path, content = work / "data.json", json.dumps({"sha256": digest.hexdigest()})
     if not path.exists():
         write_file(path, content)
     elif path.read_text() != content:
@@ -269,13 +263,3 @@ def check_data(work: Path, dataset: Dataset) -> None:
             f"{work} holds cells of other data: the images, labels or splits of {dataset.name} "
             "differ. Give another --name or --work, or remove that folder"
         )
-
-
-def fingerprint(dataset: Dataset) -> str:
-    """A digest of the images' names, labels and splits; no picture is opened."""
-    names = [dataset.images.name(i) for i in range(len(dataset.images))]
-    digest = hashlib.sha256(json.dumps([dataset.classes, names]).encode())
-    for split in sorted(dataset.splits):
-        digest.update(json.dumps([split, dataset.splits[split].tolist()]).encode())
-    digest.update(np.packbits(dataset.labels, axis=1).tobytes())
-    return digest.hexdigest()

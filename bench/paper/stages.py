@@ -69,8 +69,8 @@ class Stages:
         finally:
             spent = time.monotonic() - start + (before.seconds if before else 0.0)
             Stored(key, spent).write(noted)
-        self.seconds[name] = spent
-        Stored(key, self.seconds[name], result).write(path)
+        Stored(key, spent, result).write(path)
         noted.unlink()
-        progress(f"{name}: done, {self.seconds[name]:.0f} s in total")
+        self.seconds[name] = spent
+        progress(f"{name}: done, {spent:.0f} s in total")
         return result

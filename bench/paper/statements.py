@@ -55,6 +55,8 @@ def statements(record: Record) -> list[records.Statement]:
             if not (part := getattr(record, of := entry["of"])):
                 raise CannotJudge(LACKING.get(of, f"the study of {of} is missing"))
             found: Judgement = globals()[entry.get("judge", name)](part, **given)
+            if found.passed == {}:
+                raise CannotJudge("no such cell was computed")
             said, fails = verdict(found, entry.get("noun", "cells"))
         except CannotJudge as reason:
             found, said, fails = Judgement(False, str(reason)), UNKNOWN, []
@@ -257,28 +259,24 @@ def timed(one: records.TimeCurve | records.BucketTime) -> str:
 
 
 def practical(time: Timing) -> Judgement:
-    engines: dict[str, dict[str, dict[int, float]]] = {"faiss": {}, "probe": {}, "auto": {}}
-    for c in time.curves:
-        points = {p.k: max(p.microseconds, 1e-9) for p in c.points if p.k <= 1000}
-        engines[c.engine][timed(c)] = points
-    flat = engines["faiss"]
+    micro = {(c.engine, timed(c), p.k): max(p.microseconds, 1e-9)
+             for c in time.curves for p in c.points if p.k <= 1000}  # fmt: skip
+    flat = {(name, k): value for (engine, name, k), value in micro.items() if engine == "faiss"}
     if not flat:
         raise CannotJudge("; ".join(time.missing) or "FAISS was not timed")
-    # By engine and cell: how many times as fast as FAISS, at each K that both have.
-    faster: dict[str, dict[str, list[float]]] = {"probe": {}, "auto": {}}
-    words: dict[str, Any] = {}
-    for engine, ratios in faster.items():
-        for name, theirs in flat.items():
-            ours = engines[engine].get(name, {})
-            ratios[name] = [micro / ours[k] for k, micro in theirs.items() if k in ours]
-        means = [geometric(r) for r in ratios.values() if r]
+    words: dict[str, Any] = {"points": len(flat)}
+    for engine in ("auto", "probe"):
+        # By cell: how many times as fast as FAISS, at each K that both have.
+        faster: dict[str, list[float]] = {name: [] for name, _ in flat}
+        for (name, k), theirs in flat.items():
+            faster[name] += [theirs / micro[engine, name, k]] if (engine, name, k) in micro else []
+        means = [geometric(ratios) for ratios in faster.values() if ratios]
         text = f"{geometric(means):.2f} times as fast, geometric mean" if means else "no point"
         words[engine] = text
-    probe = faster["probe"]
-    left = {name: len(flat[name]) - len(r) for name, r in probe.items()}
-    passed = {name: not left[name] and min(r, default=0) > 1 for name, r in probe.items()}
-    total = sum(map(len, flat.values()))
-    return Judgement(passed, words | {"left": sum(left.values()), "points": total})
+    words["left"] = len(flat) - sum(map(len, faster.values()))
+    wanted = [name for name, _ in flat]
+    passed = {n: len(r) == wanted.count(n) and min(r) > 1 for n, r in faster.items()}
+    return Judgement(passed, words)
 
 
 def constant_time(time: Timing) -> Judgement:
@@ -335,15 +333,8 @@ def more_found(cells: Sequence[MCHRow]) -> Judgement:
 # F1-bucket curves
 
 
-def of_method(rows: Sequence[MCHRow], method: str | None) -> list[MCHRow]:
-    found = [r for r in rows if method in (None, r.method)]
-    if not found:
-        raise CannotJudge("no such cell was computed")
-    return found
-
-
 def fewer_buckets(rows: Sequence[MCHRow], factor: float, method: str | None = None) -> Judgement:
-    cells = of_method(rows, method)
+    cells = [r for r in rows if method in (None, r.method)]
     passed = {named(r): at_least(bucket_ratios(r).values(), factor) for r in cells}
     return Judgement(passed, bucket_words(cells))
 
@@ -353,10 +344,9 @@ def above_unsupervised(rows: Sequence[Row], method: str | None = None) -> Judgem
     for r in rows:
         if r.method in UNSUPERVISED:
             best[r.bits] = max(best.get(r.bits, 0.0), area(r.base.f1_buckets))
-    able = [r for r in rows if isinstance(r, MCHRow) and r.bits in best]
-    cells = of_method(able, method)
-    areas = {named(r): (area(r.base.f1_buckets), best[r.bits]) for r in cells}
-    ours, theirs = np.mean(list(areas.values()), axis=0)
+    cells = [r for r in rows if isinstance(r, MCHRow) and method in (None, r.method)]
+    areas = {named(r): (area(r.base.f1_buckets), best[r.bits]) for r in cells if r.bits in best}
+    ours, theirs = np.mean(list(areas.values()) or [(0, 0)], axis=0)
     passed = {name: mine > other for name, (mine, other) in areas.items()}
     return Judgement(passed, {"ours": ours, "theirs": theirs})
 

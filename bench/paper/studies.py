@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from mchindex.evaluation.curves import default_budgets
 from mchindex.models import MCHModel
 from mchindex.models.hashing import Packed
 from mchindex.models.region_codes import Encoded, RegionCodes
-from mchindex.regions import Boxes, Layout
+from mchindex.training.features import Fixed
 from mchindex.training.measure import Coded, as_codes, kept_by
 from paper.records import Curve, PairGroup, Pairs, Sensitivity, TwoClasses
 from paper.runs import Data, RunError
@@ -41,20 +41,6 @@ def choose_classes(
 
 
 # Sensitivity
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The regions of a layout without the whole image, whose features exist already."""
-
-    layout: Layout
-
-    @property
-    def about(self) -> str:
-        return f"parts {self.layout.boxes[1:]}"
-
-    def boxes(self, key: bytes) -> Boxes:
-        return self.layout.array()[1:]
 
 
 def _curves(
@@ -87,24 +73,22 @@ def sensitivity(data: Data, model: MCHModel, coded: Coded) -> Sensitivity:
     groups |= {name: coded.query_labels[:, coded.classes.index(name)] for name in names}
     n = len(coded.labels)
     rows = np.unique(np.linspace(0, n - 1, min(options.part, n)).round().astype(np.int64))
-    counts = {name: int(groups[name].sum()) for name in names}
-    groups = answerable(groups, coded.query_labels, coded.labels[rows])
+    labels, counts = coded.labels[rows], {name: int(groups[name].sum()) for name in names}
+    groups = answerable(groups, coded.query_labels, labels)
     by_xi, by_sigma, xi_anhc, anhc, raw = {}, {}, {}, {}, {}
     for xi in XIS:
         chosen = coded.database.chosen(coded.database.kept(xi))
         by_xi[f"{xi:g}"] = _curves(coded, chosen, coded.labels, groups, options.workers)
         xi_anhc[f"{xi:g}"] = len(chosen) / n
         progress(f"sensitivity: xi {xi:g}")
-    whole, labels = data.database[rows][:, :1], coded.labels[rows]
     for value in SIGMAS:
         of, sigma = replace(model, sigma=value), f"{value:g}"
         if value == options.sigma:
             features = data.database[rows]
         elif value == 1:
-            features = np.repeat(whole, len(of.layout), 1)
+            features = np.repeat(data.database[rows][:, :1], len(of.layout), 1)
         else:
-            others = data.features("database", Parts(of.layout), rows)
-            features = np.concatenate([whole, others], 1)
+            features = data.features("database", Fixed(of.layout), rows)
         found = of.regions_of(features)
         by = {f"{xi:g}": found.chosen(found.kept(xi)) for xi in XIS}
         by_sigma[sigma] = _curves(coded, by[f"{model.xi:g}"], labels, groups, options.workers)

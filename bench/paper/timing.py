@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common import progress
 from contenders import OURS, PEERS, FailedError, Run, Worker
@@ -133,9 +132,6 @@ def _measure(worker: Worker, points: dict[int, TimePoint], k: int, wanted: Flags
         spent.append(worker.ask("time", k, 0, 0, number, limit=LIMIT)[1])
     micro = 1e6 * median(spent) / number
     if k not in points or micro < points[k].microseconds:
-        points[k] = TimePoint(k, _f1(ids, wanted), micro)
-
-
-def _f1(ids: NDArray[np.int64], wanted: Flags) -> float:
-    hits = (np.take_along_axis(wanted, np.maximum(ids, 0), 1) & (ids >= 0)).sum(1)
-    return float((2 * hits / ((ids >= 0).sum(1) + wanted.sum(1))).mean())
+        hits = (np.take_along_axis(wanted, np.maximum(ids, 0), 1) & (ids >= 0)).sum(1)
+        f1 = 2 * hits / ((ids >= 0).sum(1) + wanted.sum(1))
+        points[k] = TimePoint(k, float(f1.mean()), micro)

@@ -166,15 +166,13 @@ def test_a_folder_is_for_one_data_set(tmp_path: Path) -> None:
             runs.check_data(tmp_path, open_dataset("scenes:40", **other))
 
 
-def test_one_run_at_a_time(tmp_path: Path) -> None:
-    with (
-        runs.locked(tmp_path / "new"),
-        pytest.raises(runs.RunError, match="another run is computing"),
-        runs.locked(tmp_path / "new"),
-    ):
-        pass
-    with runs.locked(tmp_path / "new"):
-        pass
+def test_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = options(tmp_path / "new")
+    monkeypatch.setattr(command, "parse", lambda _: given)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(Experiments, "run", lambda _: command.main())  # a run inside a run
+    with pytest.raises(SystemExit, match="only one writer at a time"):
+        command.main()
 
 
 @pytest.mark.parametrize(
