@@ -32,7 +32,7 @@ from paper.report import add_pictures, write_report
 
 def main() -> None:
     options = parse(__doc__)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; run again to resume"))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         if options.record:
             made = read_record(options.record)

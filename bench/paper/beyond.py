@@ -1,7 +1,6 @@
 """Steps beyond the paper, each compared with the paper's MCH at the same number of codes per image.
 
-A step changes one thing about MCH. README.md says when a step is kept and how its settings were
-chosen.
+A step changes one thing about MCH. README.md says when it is kept and how its settings were chosen.
 """
 
 from __future__ import annotations

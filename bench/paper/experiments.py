@@ -34,8 +34,7 @@ class Experiments:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.folder = options.work / "paper"
-        self.stage = Stages(self.folder, options.report)
+        self.stage = Stages(options.work / "paper", options.report)
         names = ("name", "regions", "sigma", "crops", "size")
         self.basis = {name: getattr(options, name) for name in names}
 
@@ -109,7 +108,7 @@ class Experiments:
         if options.visual == "data":
             found["visual"] = self.study("visual", key, visual, cell)
         elif options.visual == "scenes":
-            drawn, folder = {"images": SCENES, "studies": STUDIES}, self.folder / "scenes"
+            drawn, folder = {"images": SCENES, "studies": STUDIES}, self.stage.folder / "scenes"
             found["visual"] = self.stage(
                 "visual-scenes", records.Visual, drawn, lambda: visual_of_scenes(folder, SCENES)
             )

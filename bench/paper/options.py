@@ -32,7 +32,7 @@ class Options:
     record: Path | None = option("draw this paper.json again", type=Path, name="from")
     out: Path = option("folder for the report (paper-NAME)", type=Path)
     report: bool = option("compute nothing, draw what is stored", False, action="store_true")
-    name: str = option("the data's name (taken from --data)")
+    name: str = option("of the data; shows whether it is one of the paper's (from --data)")
     methods: Sequence[str] = option(", ".join(METHODS), METHODS, nargs="+", choices=METHODS)
     bits: Sequence[int] = option("code widths", (16, 32, 48, 64), nargs="+", type=int)
     seeds: int = option("per method and width", 3, type=int)

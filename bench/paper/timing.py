@@ -49,7 +49,7 @@ def timing(_: Data, model: MCHModel, coded: Coded) -> Timing:
     queries = coded.queries[rows]
     for way in ("base", "mch"):
         chosen = coded.database.chosen(kept_by(way, coded.database, model.xi))
-        out.own_bucket += _bucket_times(cell, way, chosen, queries)
+        _bucket_times(out, cell, way, queries, chosen)
         _race(out, cell, way, queries, wanted, chosen)
         progress(f"time: {cell} {way}")
     return out
@@ -63,9 +63,8 @@ def merged(parts: Sequence[Timing]) -> Timing:
     return Timing(curves, buckets, missing, QUERIES, LARGEST_K)
 
 
-def _bucket_times(cell: str, way: str, chosen: Encoded, queries: Packed) -> list[BucketTime]:
-    """Microseconds to look into the query's bucket alone, at two sizes of the database."""
-    out = []
+def _bucket_times(out: Timing, cell: str, way: str, queries: Packed, chosen: Encoded) -> None:
+    """Adds the time to look into the query's bucket alone, at two sizes of the database."""
     images = int(chosen.images.max()) + 1
     for share in (8, 1):
         which = chosen.images % share == 0
@@ -78,8 +77,7 @@ def _bucket_times(cell: str, way: str, chosen: Encoded, queries: Packed) -> list
             table.search(queries, 1, max_radius=0, strategy="probe", threads=1)
             seconds.append(time.process_time() - start)
         micro = 1e6 * median(seconds[1:]) / len(queries)
-        out.append(BucketTime(cell, way, images // share, micro))
-    return out
+        out.own_bucket.append(BucketTime(cell, way, images // share, micro))
 
 
 def _race(
