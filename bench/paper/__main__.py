@@ -7,7 +7,6 @@ which of the paper's statements hold.
 
     python bench/paper --data DIR                            # the report is in paper-NAME
     python bench/paper --data DIR --out report --report      # only draw, from what is stored
-    python bench/paper --data DIR --out docs/paper --visual scenes
     python bench/paper --data scenes:400 --out report --methods lsh dch --bits 32 --seeds 1
     python bench/paper --from docs/paper/paper.json --out report   # draw a record again
 
@@ -25,23 +24,24 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bench/, whose scripts import one another
 
 from mchindex.errors import MCHError
+from mchindex.storage.lock import WriterLock
 from paper.experiments import Experiments, read_record
 from paper.options import parse
 from paper.report import add_pictures, write_report
-from paper.runs import locked
 
 
 def main() -> None:
     options = parse(__doc__)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; run again to resume"))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         if options.record:
             made = read_record(options.record)
             add_pictures(made, options.record.with_name("paper.html"))
         else:
             options.work.mkdir(parents=True, exist_ok=True)
+            lock = WriterLock(options.work, str(options.work)).hold()
             # A report may be drawn while another run computes.
-            with nullcontext() if options.report else locked(options.work):
+            with nullcontext() if options.report else lock:
                 made = Experiments(options).run()
     except MCHError as error:
         sys.exit(f"bench/paper: {error}")

@@ -1,166 +1,157 @@
 """Steps beyond the paper, each compared with the paper's MCH at the same number of codes per image.
 
-A step changes one thing about MCH. In each cell xi is set so that the database has as many codes as
-with the paper's MCH. A step is kept if mean F1 within the query's bucket (H=0) rises, mean mAP does
-not fall, and the numbers of codes are indeed equal.
-
-Settings (clarity, centres, worth) were chosen on validation parts of COCO's training images, by
-their labels. So were those of training without labels, although that training sees no labels.
+A step changes one thing about MCH. README.md says when it is kept and how its settings were chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common import progress
-from mchindex.evaluation import evaluate
+from mchindex.evaluation import Evaluation
 from mchindex.models.region_codes import MOST_CODES, RegionCodes
-from mchindex.regions import Layout, corners_and_centre, read_layout
-from mchindex.training.measure import as_codes
+from mchindex.regions import WHOLE, Layout, corners_and_centre, read_layout
+from mchindex.training.features import Fixed
+from mchindex.training.measure import Coded, measure
 from mchindex.training.options import Labelling
 from paper.options import Key, Options
 from paper.records import Figures, Step, StepCell, StepFigures, UnlabelledCell, Unsupervised
-from paper.runs import Data, RunError, TrainedCell, read_cell, read_result, run_cells
-from paper.studies import Parts
+from paper.runs import Data, RunError, read_cell, read_result, run_cells
 
 METHODS = ("dch", "hashnet", "adsh")
 BITS = (32, 64)
+SINGLE = ("itq", "pca")  # trained without labels and shown beside MCH without labels
 FIGURES = tuple(f.name for f in fields(StepFigures))
 SAME_CODES = 0.05  # numbers of codes per image that differ by no more count as equal
 MORE_REGIONS = "grid:3x3+grid:1x1@0.7"
 
 
-class Steps:
-    """The cells that the steps start from, and how a step is measured against them."""
+def starting_cells(options: Options, methods: Sequence[str] = METHODS) -> list[Key]:
+    """The cells that the steps start from, as far as they are among those of the options."""
+    able = [(m, b) for m in methods for b in BITS if m in options.methods and b in options.bits]
+    return [(method, bits, seed) for method, bits in able for seed in range(options.seeds)]
 
-    def __init__(self, data: Data, threads: int) -> None:
-        self.data, self.options, self.threads = data, data.options, threads
 
-    def cells(self) -> Iterator[Key]:
-        for method in METHODS:
-            for bits in BITS:
-                if method in self.options.methods and bits in self.options.bits:
-                    yield from ((method, bits, seed) for seed in range(self.options.seeds))
+def crop_labels(data: Data) -> Step:
+    """Base method and agent trained again, on crops labelled with what they show."""
+    crops = _labelled(data, "crops", METHODS)
+    run_cells(crops.options)
+    return _step(
+        data,
+        "labels for crops",
+        "The base method learns from crops that carry only those of their image's labels that "
+        "they show, according to a classifier on the same features. The agent's rewards are "
+        "the paper's, on the resulting codes (mch train --crop-labels).",
+        lambda cell: read_cell(crops, cell)[1],
+    )
 
-    def read(self, options: Options, cell: Key) -> TrainedCell:
-        return read_cell(options, cell, self.data.backbone.dim)
 
-    def crop_labels(self) -> Step:
-        """Base method and agent trained again, on crops labelled with what they show."""
-        options = self._labelled("crops", METHODS)
-        run_cells(options)
-        return self._step(
-            "labels for crops",
-            "The base method learns from crops that carry only those of their image's labels that "
-            "they show, according to a classifier on the same features. The agent's rewards are "
-            "the paper's, on the resulting codes (mch train --crop-labels).",
-            lambda cell: self.read(options, cell),
+def more_regions(data: Data) -> Step:
+    """The paper's policy over a grid and a second sigma; at most five regions are kept."""
+    regions = len(read_layout(MORE_REGIONS, data.options.sigma)) - 1
+    return _step(
+        data,
+        "more regions",
+        f"{regions} regions to choose from instead of five ({MORE_REGIONS}); the "
+        f"policy's {MOST_CODES - 1} most likely ones are kept.",
+        _over_more_regions(data),
+    )
+
+
+def together(data: Data) -> Step:
+    """Both steps at once: combined because each had gained on the queries."""
+    return _step(
+        data,
+        "labels for crops and more regions",
+        f"Both at once: the model of labels for crops, over {MORE_REGIONS}.",
+        _over_more_regions(_labelled(data, "crops", METHODS)),
+    )
+
+
+def unsupervised(data: Data) -> Unsupervised:
+    """MCH without labels beside single codes without labels."""
+    labelled, paper = _labelled(data, "neighbours", ("hashnet",)).options, data.options
+    run_cells(labelled)
+    rows = []
+    for bits in labelled.bits:
+        for name, of, method, way in (
+            ("ITQ", paper, "itq", "base"),
+            ("PCA", paper, "pca", "base"),
+            ("unsupervised HashNet", labelled, "hashnet", "base"),
+            ("unsupervised MCH-HashNet", labelled, "hashnet", "mch"),
+        ):
+            if method in of.methods:
+                found = [_stored(of, (method, bits, s), way) for s in range(of.seeds)]
+                rows.append(UnlabelledCell(**vars(_mean(found)), name=name, bits=bits))
+    ours = {r.bits: r for r in rows if r.name.startswith("unsupervised MCH")}
+    others = [r for r in rows if not r.name.startswith("unsupervised")]
+    beaten = (ours[r.bits].map > r.map and ours[r.bits].r0 > r.r0 for r in others)
+    return Unsupervised(rows, all(beaten) if others else None)
+
+
+def _labelled(data: Data, labels: Labelling, methods: Sequence[str]) -> Data:
+    """The same data with other labels, and cells in a folder of their own."""
+    work = data.options.work / f"labels-{labels}"
+    work.mkdir(exist_ok=True)
+    able = [m for m in methods if m in data.options.methods]
+    bits = [b for b in BITS if b in data.options.bits]
+    labelled = copy(data)
+    labelled.options = replace(data.options, labels=labels, work=work, methods=able, bits=bits)
+    return labelled
+
+
+def _over_more_regions(data: Data) -> Callable[[Key], Coded]:
+    """Reads cells and adds to their database the regions of MORE_REGIONS that they lack."""
+    layout = read_layout(MORE_REGIONS, data.options.sigma)
+    have = corners_and_centre(data.options.sigma).boxes
+    new = [box for box in zip(layout.names, layout.boxes, strict=True)
+           if not any(np.allclose(box[1], other) for other in have)]  # fmt: skip
+    names, boxes = zip(("whole", WHOLE), *new, strict=True)
+    features = data.features("database", Fixed(Layout(names, boxes)))
+
+    def read(cell: Key) -> Coded:
+        model, coded = read_cell(data, cell)
+        more, have = model.regions_of(features), coded.database
+        codes = np.concatenate([have.codes, more.codes[:, 1:]], axis=1)
+        keep = np.concatenate([have.keep, more.keep[:, 1:]], axis=1)
+        return replace(coded, database=RegionCodes(codes, keep))
+
+    return read
+
+
+def _step(data: Data, name: str, what: str, change: Callable[[Key], Coded]) -> Step:
+    """The step's figures beside the paper's, at the paper's number of codes in each cell."""
+    rows: dict[tuple[str, int], list[tuple[StepFigures, StepFigures]]] = {}
+    for cell in starting_cells(data.options):
+        paper = _stored(data.options, cell, "mch")
+        coded = change(cell)
+        xi, threads = coded.database.xi_for(paper.anhc), data.options.workers
+        # The curves are not used.
+        found = measure(coded, xi, ["mch"], threads=threads, ks=[1], budgets=[1])
+        ours = _figures(found["mch"])
+        rows.setdefault(cell[:2], []).append((paper, ours))
+        progress(
+            f"{name}, {cell[0]}-{cell[1]} seed {cell[2]}: F1 {paper.f1_own:.4f} -> "
+            f"{ours.f1_own:.4f}, mAP {paper.map:.4f} -> {ours.map:.4f}, codes per image "
+            f"{paper.anhc:.3f} -> {ours.anhc:.3f}"
         )
+    cells = []
+    for (method, bits), seeds in rows.items():
+        papers, ours_ = zip(*seeds, strict=True)
+        off = max(abs(ours.anhc - paper.anhc) for paper, ours in seeds)
+        cells.append(StepCell(method, bits, len(seeds), _mean(papers), _mean(ours_), off))
+    return judged(name, what, cells)
 
-    def more_regions(self) -> Step:
-        """The paper's policy over a grid and a second sigma; at most five regions are kept."""
-        layout, features = self._more_regions()
-        return self._step(
-            "more regions",
-            f"{len(layout) - 1} regions to choose from instead of five ({MORE_REGIONS}); the "
-            f"policy's {MOST_CODES - 1} most likely ones are kept.",
-            lambda cell: self._with_regions(self.read(self.options, cell), features),
-        )
 
-    def together(self) -> Step:
-        """Both steps at once: combined because each had gained on the queries."""
-        options = self._labelled("crops", METHODS)
-        _, features = self._more_regions()
-        return self._step(
-            "labels for crops and more regions",
-            f"Both at once: the model of labels for crops, over {MORE_REGIONS}.",
-            lambda cell: self._with_regions(self.read(options, cell), features),
-        )
-
-    def unsupervised(self) -> Unsupervised:
-        """MCH without labels beside single codes without labels."""
-        options = self._labelled("neighbours", ("hashnet",))
-        run_cells(options)
-        rows = []
-        for bits in options.bits:
-            for name, of, method, way in (
-                ("ITQ", self.options, "itq", "base"),
-                ("PCA", self.options, "pca", "base"),
-                ("unsupervised HashNet", options, "hashnet", "base"),
-                ("unsupervised MCH-HashNet", options, "hashnet", "mch"),
-            ):
-                if method in of.methods:
-                    found = [self._figures(of, (method, bits, s), way) for s in range(of.seeds)]
-                    rows.append(UnlabelledCell(**vars(_mean(found)), name=name, bits=bits))
-        ours = {r.bits: r for r in rows if r.name.startswith("unsupervised MCH")}
-        others = [r for r in rows if not r.name.startswith("unsupervised")]
-        beaten = (ours[r.bits].map > r.map and ours[r.bits].r0 > r.r0 for r in others)
-        return Unsupervised(rows, all(beaten) if others else None)
-
-    def _labelled(self, labels: Labelling, methods: Sequence[str]) -> Options:
-        """The same data with other labels, and cells in a folder of their own."""
-        work = self.options.work / f"labels-{labels}"
-        work.mkdir(exist_ok=True)
-        able = [m for m in methods if m in self.options.methods]
-        bits = [b for b in BITS if b in self.options.bits]
-        return replace(self.options, labels=labels, work=work, methods=able, bits=bits)
-
-    def _more_regions(self) -> tuple[Layout, NDArray[np.float16]]:
-        """The larger layout, and the features of the whole image and of the regions it adds."""
-        layout = read_layout(MORE_REGIONS, self.options.sigma)
-        have = corners_and_centre(self.options.sigma).boxes
-        new = [i for i, box in enumerate(layout.boxes)
-               if not any(np.allclose(box, other) for other in have)]  # fmt: skip
-        names, boxes = zip(*((layout.names[i], layout.boxes[i]) for i in new), strict=True)
-        added = Layout(("whole", *names), (layout.boxes[0], *boxes))
-        found = self.data.features("database", Parts(added))
-        return layout, np.concatenate([self.data.database[:, :1], found], axis=1)
-
-    def _with_regions(self, cell: TrainedCell, features: NDArray[np.float16]) -> TrainedCell:
-        """The same method and policy with these regions added; the whole image comes first."""
-        more = self.data.model(cell.method, cell.policy).regions_of(features)
-        codes = np.concatenate([cell.database.codes, more.codes[:, 1:]], axis=1)
-        keep = np.concatenate([cell.database.keep, more.keep[:, 1:]], axis=1)
-        return replace(cell, database=RegionCodes(codes, keep))
-
-    def _step(self, name: str, what: str, change: Callable[[Key], TrainedCell]) -> Step:
-        """The step's figures beside the paper's, at the paper's number of codes in each cell."""
-        rows: dict[tuple[str, int], list[tuple[StepFigures, StepFigures]]] = {}
-        for cell in self.cells():
-            paper = self._figures(self.options, cell, "mch")
-            changed = change(cell)
-            ours = self._measured(changed, changed.database.xi_for(paper.anhc))
-            rows.setdefault(cell[:2], []).append((paper, ours))
-            progress(
-                f"{name}, {cell[0]}-{cell[1]} seed {cell[2]}: F1 {paper.f1_own:.4f} -> "
-                f"{ours.f1_own:.4f}, mAP {paper.map:.4f} -> {ours.map:.4f}, codes per image "
-                f"{paper.anhc:.3f} -> {ours.anhc:.3f}"
-            )
-        cells = []
-        for (method, bits), seeds in rows.items():
-            papers, ours_ = zip(*seeds, strict=True)
-            off = max(abs(ours.anhc - paper.anhc) for paper, ours in seeds)
-            cells.append(StepCell(method, bits, len(seeds), _mean(papers), _mean(ours_), off))
-        return judged(name, what, cells)
-
-    def _figures(self, options: Options, cell: Key, way: str) -> StepFigures:
-        result = read_result(options.path(cell))
-        figures: Figures | None = getattr(result, way, None)
-        if figures is None:
-            raise RunError(f"{options.path(cell)} is missing: run again to compute it")
-        return StepFigures(**{name: getattr(figures, name) for name in FIGURES})
-
-    def _measured(self, cell: TrainedCell, xi: float) -> StepFigures:
-        codes = as_codes(cell.database.chosen(cell.database.kept(xi)))
-        labels = self.data.labels("query"), self.data.labels("database")
-        few: dict[str, Any] = {"ks": [1], "budgets": [1]}  # the curves are not used
-        figures = evaluate(cell.queries, codes, *labels, threads=self.threads, **few)
-        return StepFigures(**{name: float(getattr(figures, name)) for name in FIGURES})
+def _stored(options: Options, cell: Key, way: str) -> StepFigures:
+    figures: Figures | None = getattr(read_result(options.path(cell)), way, None)
+    if figures is None:
+        raise RunError(f"{options.path(cell)} is missing: run again to compute it")
+    return _figures(figures)
 
 
 def judged(name: str, what: str, cells: list[StepCell]) -> Step:
@@ -176,6 +167,10 @@ def judged(name: str, what: str, cells: list[StepCell]) -> Step:
 def _over(a: float, b: float) -> float:
     """a / b, and 1 where both are 0."""
     return (a + 1e-12) / (b + 1e-12)
+
+
+def _figures(of: Figures | Evaluation) -> StepFigures:
+    return StepFigures(*(float(getattr(of, name)) for name in FIGURES))
 
 
 def _mean(rows: Sequence[StepFigures]) -> StepFigures:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from common import record
 from mchindex.datasets import open_dataset
-from mchindex.regions import corners_and_centre
-from mchindex.training.measure import Coded
 from paper import beyond, records, runs
 from paper.figures import SUPERVISED, guess
 from paper.options import Key, Options
-from paper.records import Record, from_json, to_json
+from paper.records import Record, from_json
 from paper.runs import XI, Data, RunError, read_cell
 from paper.stages import Stages
 from paper.statements import advantages, statements
@@ -28,6 +26,7 @@ from paper.visual import visual, visual_of_scenes
 TIMED = [(method, bits, 0) for method in ("dch", "hashnet") for bits in (32, 64)]
 STUDIES = 2  # raised when a study gives other figures for the same cells
 SCENES = 4000  # drawn pictures for the visual study
+T = TypeVar("T")
 
 
 class Experiments:
@@ -35,8 +34,7 @@ class Experiments:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.folder = options.work / "paper"
-        self.stage = Stages(self.folder, options.report)
+        self.stage = Stages(options.work / "paper", options.report)
         names = ("name", "regions", "sigma", "crops", "size")
         self.basis = {name: getattr(options, name) for name in names}
 
@@ -49,14 +47,6 @@ class Experiments:
         choose_classes(dataset.classes, queries, self.options.classes)
         return Data(dataset, self.options)
 
-    @cached_property
-    def steps(self) -> beyond.Steps:
-        return beyond.Steps(self.data, self.threads)
-
-    @property
-    def threads(self) -> int:
-        return self.options.workers * self.options.threads
-
     @property
     def studied(self) -> Key | None:
         """The cell that is studied: DCH with 32 bits as in the paper, or the first possible."""
@@ -64,18 +54,23 @@ class Experiments:
         able = [cell for cell in able if cell[0] in SUPERVISED]
         return ("dch", 32, 0) if ("dch", 32, 0) in able else able[0] if able else None
 
-    def coded(self, cell: Key) -> Coded:
-        found = read_cell(self.options, cell, self.data.backbone.dim)
-        return self.data.coded(found.queries, found.database)
-
     def of(self, cells: Sequence[Key], **more: Any) -> dict[str, Any]:
         """The key of a study of these cells, which changes when a cell is computed again."""
-        digest = hashlib.sha256()
-        for path in map(self.options.path, cells):
-            digest.update(path.read_bytes() if path.exists() else b"none")
-        names = [self.options.path(cell).stem for cell in cells]
-        made = {"studies": STUDIES, "of": names, "sha256": digest.hexdigest()}
+        paths = [self.options.path(cell) for cell in cells]
+        content = b"".join(p.read_bytes() if p.exists() else b"none" for p in paths)
+        digest = hashlib.sha256(content).hexdigest()
+        made = {"studies": STUDIES, "of": [p.stem for p in paths], "sha256": digest}
         return self.basis | made | more
+
+    def study(
+        self, name: str, key: dict[str, Any], study: Callable[..., T], cell: Key | None = None
+    ) -> T | None:
+        """The stage of a function of the data and, if one is given, of a cell's model and codes."""
+
+        def compute() -> T:
+            return study(self.data, *(read_cell(self.data, cell) if cell else ()))
+
+        return self.stage(name, get_type_hints(study)["return"], key, compute)
 
     def run(self) -> Record:
         """Runs all stages that are not stored yet, one after another."""
@@ -89,11 +84,10 @@ class Experiments:
         return self._record(found | {"beyond": self._beyond()})
 
     def _features(self) -> records.DataFacts:
-        dataset = self.data.dataset
-        sizes = {split: len(rows) for split, rows in dataset.splits.items()}
-        classes = float(self.data.labels("database").sum(1).mean())
-        names = list(dataset.classes)
-        return records.DataFacts(dataset.name, names, **sizes, classes_an_image=classes)
+        data = self.data.dataset
+        sizes = {split: len(rows) for split, rows in data.splits.items()}
+        mean = float(self.data.labels("database").sum(1).mean())
+        return records.DataFacts(data.name, list(data.classes), **sizes, classes_an_image=mean)
 
     def _cells(self) -> dict[str, int]:
         if self.options.missing:
@@ -102,69 +96,45 @@ class Experiments:
         return {"cells": len(self.options.cells)}
 
     def _studies(self, cell: Key) -> dict[str, Any]:
-        options, stage = self.options, self.stage
+        options = self.options
         key = self.of([cell], classes=options.classes)
+        part = key | {"part": options.part}
         found: dict[str, Any] = {
             "study": cell[:2],
-            "sensitivity": stage(
-                "sensitivity", records.Sensitivity, key | {"part": options.part},
-                lambda: sensitivity(read_cell(options, cell, self.data.backbone.dim), self.data,
-                                    options.part, options.classes, self.threads),
-            ),
-            "pairs": stage(
-                "pairs", records.Pairs, key, lambda: pairs(self.coded(cell), XI, options.classes)
-            ),
-            "time": self._time(cell),
-        }  # fmt: skip
-        if options.visual == "scenes":
-            found["visual"] = stage(
-                "visual-scenes", records.Visual, {"images": SCENES, "studies": STUDIES},
-                lambda: visual_of_scenes(self.folder / "scenes", SCENES, 0),
-            )  # fmt: skip
-        elif options.visual == "data":
-            layout = corners_and_centre(options.sigma)
-            found["visual"] = stage(
-                "visual", records.Visual, key,
-                lambda: visual(self.coded(cell), self.data.dataset, layout, XI, 0),
-            )  # fmt: skip
+            "sensitivity": self.study("sensitivity", part, sensitivity, cell),
+            "pairs": self.study("pairs", key, pairs, cell),
+            "time": self._time([c for c in TIMED if c in options.cells] or [cell]),
+        }
+        if options.visual == "data":
+            found["visual"] = self.study("visual", key, visual, cell)
+        elif options.visual == "scenes":
+            drawn, folder = {"images": SCENES, "studies": STUDIES}, self.stage.folder / "scenes"
+            found["visual"] = self.stage(
+                "visual-scenes", records.Visual, drawn, lambda: visual_of_scenes(folder, SCENES)
+            )
         return found
 
-    def _time(self, studied: Key) -> records.Timing | None:
+    def _time(self, cells: Sequence[Key]) -> records.Timing | None:
         """One stage per cell, so that an interruption loses little."""
-        parts = []
-        for cell in [cell for cell in TIMED if cell in self.options.cells] or [studied]:
-            name = f"{cell[0]}-{cell[1]}"
-
-            def compute(name: str = name, cell: Key = cell) -> records.Timing:
-                return timing(name, self.coded(cell), XI)
-
-            part = self.stage(f"time-{name}", records.Timing, self.of([cell]), compute)
-            parts += [part] if part else []
-        return merged(parts) if parts else None
+        parts = [self.study(f"time-{c[0]}-{c[1]}", self.of([c]), timing, c) for c in cells]
+        found = [part for part in parts if part]
+        return merged(found) if found else None
 
     def _beyond(self) -> records.Beyond | None:
         """One stage per step."""
-        options, seeds = self.options, range(self.options.seeds)
-        widths = [b for b in beyond.BITS if b in options.bits]
-        methods = [m for m in beyond.METHODS if m in options.methods]
-        cells = [(m, b, s) for m in methods for b in widths for s in seeds]
+        options, cells = self.options, beyond.starting_cells(self.options)
         if not cells:
             return None
-        found = records.Beyond()
-        for name, compute in (
-            ("beyond-crop-labels", lambda: self.steps.crop_labels()),
-            ("beyond-regions", lambda: self.steps.more_regions()),
-            ("beyond-together", lambda: self.steps.together()),
-        ):
-            step = self.stage(name, records.Step, self.of(cells), compute)
-            found.steps += [step] if step else []
-        if "hashnet" in methods:
-            single = [m for m in ("itq", "pca") if m in options.methods]  # shown beside it
-            key = self.of([*cells, *((m, b, s) for m in single for b in widths for s in seeds)])
-            found.unsupervised = self.stage(
-                "beyond-unsupervised", records.Unsupervised, key,
-                lambda: self.steps.unsupervised(),
-            )  # fmt: skip
+        key = self.of(cells)
+        steps = [
+            self.study("beyond-crop-labels", key, beyond.crop_labels),
+            self.study("beyond-regions", key, beyond.more_regions),
+            self.study("beyond-together", key, beyond.together),
+        ]
+        found = records.Beyond([step for step in steps if step])
+        if "hashnet" in options.methods:
+            key = self.of(cells + beyond.starting_cells(options, beyond.SINGLE))
+            found.unsupervised = self.study("beyond-unsupervised", key, beyond.unsupervised)
         return found
 
     def _record(self, found: dict[str, Any]) -> Record:
@@ -175,7 +145,7 @@ class Experiments:
         names = ("regions", "size", "sigma", "crops", "workers", "visual")
         settings = records.RunSettings(
             data=options.name,
-            paper=options.paper or guess(options.name, found["data"].classes),
+            paper=guess(options.name, found["data"].classes),
             xi=XI,
             backbone="efficientnet-lite0, frozen",
             seeds=max(r.seed for r in results) + 1,
@@ -183,12 +153,12 @@ class Experiments:
             cells_wanted=len(cells),
             **{name: getattr(options, name) for name in names},
         )
-        header = record(to_json(settings), 0, to_json(runs.mean_rows(results)))
         # Cells may be older than their stage; then they count with the time they took.
         spent = sum(r.seconds["all"] for r in results) / options.workers
         seconds = self.stage.seconds | {"cells": max(self.stage.seconds.get("cells", 0), spent)}
-        rounded = {name: round(s, 1) for name, s in seconds.items()}
-        return judged(replace(from_json(Record, header), **found, seconds=rounded))
+        found["seconds"] = {name: round(s, 1) for name, s in seconds.items()}
+        found |= {"settings": settings, "rows": runs.mean_rows(results)}
+        return judged(Record(**record({}, 0, []) | found))
 
 
 def judged(made: Record) -> Record:

@@ -24,11 +24,8 @@ ANHC_XI: list[float] = _ALL["anhc"]["xi"]
 def guess(name: str, classes: list[str]) -> str:
     """Which of the paper's data sets this is, by its name or its classes, or "none"."""
     plain = "".join(c for c in name.lower() if c not in "-_ ")
-    for key in DATASETS:
-        if key in plain:
-            return key
     coco = len(classes) == 80 and {"airplane", "hot dog", "toothbrush"} <= set(classes)
-    return "coco" if coco else "none"
+    return next((key for key in DATASETS if key in plain), "coco" if coco else "none")
 
 
 def theirs(paper: str, figure: str, method: str, bits: int) -> tuple[float, float | None] | None:

@@ -14,18 +14,10 @@ from mchindex.models.extract import MODES, Mode
 from mchindex.models.hashing import check_bits
 from mchindex.training.features import default_cache
 from mchindex.training.options import Labelling
-from paper.figures import DATASETS, SUPERVISED, UNSUPERVISED
+from paper.figures import SUPERVISED, UNSUPERVISED
 
 METHODS = (*UNSUPERVISED, *SUPERVISED)
-PICTURES = ("data", "scenes", "none")
 Key = tuple[str, int, int]  # a cell: method, bits, seed
-
-
-def width(text: str) -> int:
-    try:
-        return check_bits(int(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def option(help: str, default: Any = None, **more: Any) -> Any:
@@ -40,13 +32,9 @@ class Options:
     record: Path | None = option("draw this paper.json again", type=Path, name="from")
     out: Path = option("folder for the report (paper-NAME)", type=Path)
     report: bool = option("compute nothing, draw what is stored", False, action="store_true")
-    name: str = option("the data's name (taken from --data)")
-    paper: str | None = option(
-        "which of the paper's data sets this is, to show its figures (guessed)",
-        choices=(*DATASETS, "none"),
-    )
+    name: str = option("of the data; shows whether it is one of the paper's (from --data)")
     methods: Sequence[str] = option(", ".join(METHODS), METHODS, nargs="+", choices=METHODS)
-    bits: Sequence[int] = option("code widths", (16, 32, 48, 64), nargs="+", type=width)
+    bits: Sequence[int] = option("code widths", (16, 32, 48, 64), nargs="+", type=int)
     seeds: int = option("per method and width", 3, type=int)
     regions: Mode = option("how regions get their features", "crops", choices=MODES)
     size: int = option("input side of the backbone in pixels", 160, type=int)
@@ -56,9 +44,8 @@ class Options:
     classes: Sequence[str] = option(
         "two to study separately (airplane and bird, or two of about 5%%)", (), nargs=2
     )
-    visual: str = option("pictures of the visual study: own or drawn", "data", choices=PICTURES)
-    workers: int = option("processes at a time", 2, type=int)
-    threads: int = option("threads per process", 1, type=int)
+    visual: str = option("whose pictures to show", "data", choices=("data", "scenes", "none"))
+    workers: int = option("processes at a time, one thread each", 2, type=int)
     cache: Path = option("folder for features and cells", default_cache(), type=Path)
     work: Path = option("folder for the cells of this run (in --cache)", type=Path)
     labels: Labelling = "images"
@@ -73,8 +60,8 @@ class Options:
     @property
     def missing(self) -> list[Key]:
         """The cells that lack their figures or their codes."""
-        paths = {cell: self.path(cell) for cell in self.cells}
-        return [c for c, p in paths.items() if not (p.exists() and p.with_suffix(".pt").exists())]
+        both = {c: (self.path(c), self.path(c).with_suffix(".pt")) for c in self.cells}
+        return [cell for cell, files in both.items() if not all(f.exists() for f in files)]
 
 
 def parse(about: str | None, words: Sequence[str] | None = None) -> Options:
@@ -89,7 +76,12 @@ def parse(about: str | None, words: Sequence[str] | None = None) -> Options:
     given = Options(**vars(parser.parse_args(words)))
     if (given.data is None) == (given.record is None):
         parser.error("give either --data or --from")
-    for name in ("seeds", "workers", "threads", "part"):
+    try:
+        for bits in given.bits:
+            check_bits(bits)
+    except ValueError as error:
+        parser.error(f"--bits: {error}")
+    for name in ("seeds", "workers", "part"):
         if getattr(given, name) < 1:
             parser.error(f"--{name} must be at least 1")
     name = given.name or slug(given.data or "record")

@@ -7,14 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from mchindex.evaluation.plots import (
-    BLACK,
-    COLOURS,
-    Line,
-    plot_cells,
-    plot_f1_buckets,
-    plot_panels,
-)
+from mchindex.evaluation import plots
+from mchindex.evaluation.plots import BLACK, COLOURS, Line
 from paper.figures import LABELS, SUPERVISED, UNSUPERVISED, theirs
 from paper.records import Curve, MCHRow, Record
 
@@ -41,7 +35,7 @@ def f1_file(record: Record, path: Any, bits: int = 32) -> bool:
             curves[LABELS[row.method]] = row.base.f1_buckets
             curves[f"MCH-{LABELS[row.method]}"] = row.mch.f1_buckets
     if curves:
-        plot_f1_buckets(curves, path, f"F1 by buckets visited, {bits} bits")
+        plots.plot_f1_buckets(curves, path, f"F1 by buckets visited, {bits} bits")
     return bool(curves)
 
 
@@ -51,19 +45,18 @@ def by_width(record: Record, figure: str, label: str) -> str:
     paper: dict[str, dict[int, float]] = {}
     for row in record.compared:
         found = theirs(record.settings.paper, figure, row.method, row.bits) or (None, None)
-        ways = (row.base, row.mch)
-        for prefix, way, value in zip(("", "MCH-"), ways, found, strict=True):
+        for prefix, way, value in zip(("", "MCH-"), (row.base, row.mch), found, strict=True):
             name = prefix + LABELS[row.method]
             ours.setdefault(name, {})[row.bits] = getattr(way, figure)
             if value is not None:
                 paper.setdefault(name, {})[row.bits] = value
-    return inline(plot_cells, ours, label, reference=paper) if ours else ""
+    return inline(plots.plot_cells, ours, label, reference=paper) if ours else ""
 
 
 def f1_by_buckets(record: Record, bits: int) -> str:
     panels: dict[str, list[Line]] = {}
     colours = dict(zip((*SUPERVISED, *UNSUPERVISED), COLOURS, strict=True))
-    for row in record.rows:
+    for row in sorted(record.rows, key=lambda row: row.method in UNSUPERVISED):
         if row.bits == bits:
             colour, curve = colours[row.method], _without_end(row.base.f1_buckets)
             if isinstance(row, MCHRow):
@@ -72,9 +65,7 @@ def f1_by_buckets(record: Record, bits: int) -> str:
             else:
                 line = Line(LABELS[row.method], curve, colour)
                 panels.setdefault("unsupervised", []).append(line)
-    if "unsupervised" in panels:
-        panels["unsupervised"] = panels.pop("unsupervised")  # last
-    return inline(plot_panels, panels, "buckets visited", "F1", log=True, from_zero=True)
+    return inline(plots.plot_panels, panels, "buckets visited", "F1", log=True, from_zero=True)
 
 
 def _without_end(curve: Curve) -> Curve:
@@ -92,7 +83,7 @@ def sensitivity(groups: dict[str, dict[str, Curve]], sign: str, base: str) -> st
         if "1" in curves:
             lines.append(Line(base, curves["1"], BLACK, dashed=True))
         panels["all queries" if group == "all" else f"queries with “{group}”"] = lines
-    return inline(plot_panels, panels, "buckets visited", "F1", log=True, shared=False)
+    return inline(plots.plot_panels, panels, "buckets visited", "F1", log=True, shared=False)
 
 
 def f1_by_time(record: Record) -> str:
@@ -103,10 +94,10 @@ def f1_by_time(record: Record) -> str:
         points = [(p.microseconds, p.f1) for p in c.points]
         line = Line(name, points, colours[c.engine], c.way == "base", "o")
         panels.setdefault(cell_title(c.cell), []).append(line)
+    if not panels:
+        return ""
     labels = ("microseconds per query", "F1")
-    return (
-        inline(plot_panels, panels, *labels, columns=2, log=True, from_zero=True) if panels else ""
-    )
+    return inline(plots.plot_panels, panels, *labels, columns=2, log=True, from_zero=True)
 
 
 def cell_title(cell: str) -> str:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import types
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 Curve = list[tuple[float, float]]  # F1 by the number of buckets visited, on a log scale
-hints: Any = cache(get_type_hints)
 
 
 @dataclass
@@ -287,7 +285,7 @@ class Statement:
     test: str
     verdict: str
     evidence: str
-    figure: str  # the section of the report that shows it
+    figure: str = ""  # the section of the report that shows it
     fails: list[str] = field(default_factory=list)
     paper: str | None = None  # the same test on the paper's figures, where it prints them
     constructed: bool = False  # true by construction: only a bug could make it fail
@@ -322,14 +320,13 @@ class Record:
         return [row for row in self.rows if isinstance(row, MCHRow)]
 
 
-def to_json(value: Any, without: Collection[str] = ()) -> Any:
+def to_json(record: Any, without: Collection[str] = ()) -> dict[str, Any]:
     """A record as plain dicts and lists, without the fields of these names."""
-    if is_dataclass(value):
-        named = ((f.name, getattr(value, f.name)) for f in fields(value) if f.name not in without)
-        return {name: to_json(v, without) for name, v in named if v is not None}
-    if isinstance(value, dict):
-        return {key: to_json(v, without) for key, v in value.items()}
-    return [to_json(v, without) for v in value] if isinstance(value, list | tuple) else value
+
+    def named(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in items if value is not None and name not in without}
+
+    return asdict(record, dict_factory=named)
 
 
 def from_json(kind: type[T], value: Any) -> T:
@@ -348,7 +345,7 @@ def _read(kind: Any, value: Any) -> Any:
             with suppress(ValueError):
                 return _read(one, value)
     elif is_dataclass(kind) and isinstance(value, dict):
-        known = {n: _read(t, value[n]) for n, t in hints(kind).items() if n in value}
+        known = {n: _read(t, value[n]) for n, t in get_type_hints(kind).items() if n in value}
         with suppress(TypeError):  # a field is missing
             return kind(**known)  # type: ignore[operator]
     elif origin is dict and isinstance(value, dict):

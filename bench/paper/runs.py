@@ -6,7 +6,6 @@ that was interrupted computes only the cells that are missing.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -15,11 +14,9 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +71,7 @@ class Data:
             return cache.features(self.extractor, self.dataset.images, rows, wanted, display)
 
     def labels(self, split: str) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self.dataset.labels[self.dataset.splits[split]]
-        return found
+        return np.asarray(self.dataset.labels[self.dataset.splits[split]], bool)
 
     def views(self, options: TrainingOptions) -> Features:
         """The training views with their labels; kept, because only labels and seed change them."""
@@ -85,19 +81,18 @@ class Data:
             self._views = {key: labelled(array, labels, options)}
         return self._views[key]
 
-    def model(self, method: HashMethod, policy: Policy | None, sigma: float = 0) -> MCHModel:
-        """The model of a cell, at the sigma of the options if none is given."""
-        sigma = sigma or self.options.sigma
-        return MCHModel(self.backbone, method, policy, sigma, mode=self.options.regions)
+    def model(self, method: HashMethod, policy: Policy | None) -> MCHModel:
+        options = self.options
+        return MCHModel(self.backbone, method, policy, options.sigma, XI, options.regions)
 
     def coded(self, queries: Packed, database: RegionCodes) -> Coded:
         labels, classes = self.labels("query"), self.dataset.classes
         return Coded(queries, database, labels, self.labels("database"), classes, {})
 
 
-def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[str, Any]]:
+def run_cell(data: Data, cell: Key) -> tuple[CellResult, dict[str, Any]]:
     """Trains and measures one cell: its figures, and what `read_cell` returns."""
-    method, bits, seed = cell
+    options, (method, bits, seed) = data.options, cell
     supervised = method in SUPERVISED
     training = TrainingOptions(
         method, bits, sigma=options.sigma, regions=options.regions, seed=seed, agent=supervised,
@@ -111,13 +106,10 @@ def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[
     coded = data.coded(queries, model.regions_of(data.database))
     # Only the curves by buckets are shown. Curves by K would double the time.
     found = measure(coded, XI, WAYS if supervised else ("base",), seed=seed, threads=1, ks=[1])
-    ways: dict[str, Any] = {
-        way: Figures(
-            f1_buckets=[(b, f1) for b, f1, *_ in one.f1_buckets],
-            **{name: getattr(one, name) for name in MEANS},
-        )
-        for way, one in found.items()
-    }
+    ways: dict[str, Any] = {}
+    for way, one in found.items():
+        curve = [(b, f1) for b, f1, *_ in one.f1_buckets]
+        ways[way] = Figures(f1_buckets=curve, **{name: getattr(one, name) for name in MEANS})
     spent = {"train": trained, "all": time.monotonic() - start}
     agent = training.agent_options().to_json() if supervised else None
     result = CellResult(*cell, seconds=spent, settings=base.settings.to_json(), agent=agent, **ways)
@@ -131,19 +123,9 @@ def run_cell(data: Data, options: Options, cell: Key) -> tuple[CellResult, dict[
     return result, parts
 
 
-@dataclass(frozen=True)
-class TrainedCell:
-    """A cell's model without its backbone, and the data in its codes."""
-
-    method: HashMethod
-    policy: Policy | None
-    queries: Packed
-    database: RegionCodes
-
-
-def read_cell(options: Options, cell: Key, dim: int) -> TrainedCell:
-    """A finished cell, for features of `dim` numbers. A damaged one is removed."""
-    path = options.path(cell)
+def read_cell(data: Data, cell: Key) -> tuple[MCHModel, Coded]:
+    """A finished cell: its model, and the data in its codes. A damaged one is removed."""
+    path = data.options.path(cell)
     result = read_result(path)
     try:
         parts = torch.load(path.with_suffix(".pt"), map_location="cpu", weights_only=True)
@@ -152,15 +134,14 @@ def read_cell(options: Options, cell: Key, dim: int) -> TrainedCell:
         result = None
     if result is None:
         raise RunError(f"{path} or its .pt file is damaged or missing: run again to compute both")
-    method = create_method(result.method, dim, result.bits, result.settings)
+    method = create_method(result.method, data.backbone.dim, result.bits, result.settings)
     method.load_state_dict(parts["method"])
     policy = None
     if result.agent is not None and parts["policy"] is not None:
         policy = Policy(method.feature_dim, method.bits, result.agent["width"])
         policy.load_state_dict(parts["policy"])
-        policy.eval()
     database = RegionCodes(parts["codes"].numpy(), parts["keep"].numpy())
-    return TrainedCell(method.eval(), policy, parts["queries"].numpy(), database)
+    return data.model(method, policy), data.coded(parts["queries"].numpy(), database)
 
 
 def read_result(path: Path) -> CellResult | None:
@@ -183,24 +164,22 @@ def remove_cell(path: Path) -> None:
 
 def mean_rows(results: Sequence[CellResult]) -> list[Row]:
     """One row per method and width: means over the seeds, and the spread of some figures."""
-    groups: dict[tuple[str, int], list[CellResult]] = {}
+    groups: dict[tuple[int, int], list[CellResult]] = {}
     for one in results:
-        groups.setdefault((one.method, one.bits), []).append(one)
-    rows: list[Row] = []
-    for method, bits in sorted(groups, key=lambda k: (list(LABELS).index(k[0]), k[1])):
-        of = groups[method, bits]
-        ways = {w: [f for one in of if (f := getattr(one, w)) is not None] for w in WAYS}
-        means = {way: _mean(figures) for way, figures in ways.items() if len(figures) == len(of)}
-        if "mch" not in means:
-            rows.append(Row(method, bits, len(of), means["base"]))
-            continue
-        both = zip(ways["base"], ways["mch"], strict=True)
-        gains = [m.f1_own - x.f1_own for x, m in both]
-        if len(gains) > 1:
-            error = np.std(gains, ddof=1) / np.sqrt(len(gains))
-            means["mch"].f1_own_gain_se = float(error)
-        rows.append(MCHRow(method, bits, len(of), **means))
-    return rows
+        groups.setdefault((list(LABELS).index(one.method), one.bits), []).append(one)
+    return [_mean_row(groups[key]) for key in sorted(groups)]
+
+
+def _mean_row(seeds: Sequence[CellResult]) -> Row:
+    method, bits = seeds[0].method, seeds[0].bits
+    ways = {way: [f for one in seeds if (f := getattr(one, way))] for way in WAYS}
+    means = {way: _mean(figures) for way, figures in ways.items() if len(figures) == len(seeds)}
+    if "mch" not in means:
+        return Row(method, bits, len(seeds), means["base"])
+    if len(seeds) > 1:
+        gains = [m.f1_own - x.f1_own for x, m in zip(ways["base"], ways["mch"], strict=True)]
+        means["mch"].f1_own_gain_se = float(np.std(gains, ddof=1) / np.sqrt(len(gains)))
+    return MCHRow(method, bits, len(seeds), **means)
 
 
 def _mean(seeds: Sequence[Figures]) -> Figures:
@@ -219,11 +198,8 @@ def _mean(seeds: Sequence[Figures]) -> Figures:
 
 def run_cells(options: Options) -> None:
     """Computes the missing cells. The features must be in the cache already."""
-    if not options.missing:
-        return
     spawn = multiprocessing.get_context("spawn")
-    start = (options, os.getpid())
-    with ProcessPoolExecutor(options.workers, spawn, _start_worker, start) as pool:
+    with ProcessPoolExecutor(options.workers, spawn, _start_worker, (options,)) as pool:
         try:
             for line in pool.map(_compute, options.missing):
                 progress(line)
@@ -235,29 +211,27 @@ def run_cells(options: Options) -> None:
             raise
 
 
-def _start_worker(options: Options, parent: int) -> None:
-    """Prepares a worker, which exits soon after its parent however that ended."""
+_worker: dict[str, Data] = {}
+
+
+def _start_worker(options: Options) -> None:
+    """Prepares a worker, which exits as soon as its parent has ended, in whatever way."""
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
+        if parent := multiprocessing.parent_process():
+            parent.join()
         os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=watch, daemon=True).start()
-    torch.set_num_threads(options.threads)
-    _worker["options"] = options
-
-
-_worker: dict[str, Any] = {}
+    torch.set_num_threads(1)
+    _worker["data"] = Data(open_dataset(options.data), options)
 
 
 def _compute(cell: Key) -> str:
-    options: Options = _worker["options"]
-    if "data" not in _worker:
-        _worker["data"] = Data(open_dataset(options.data), options)
-    result, parts = run_cell(_worker["data"], options, cell)
-    path = options.path(cell)
+    data = _worker["data"]
+    result, parts = run_cell(data, cell)
+    path = data.options.path(cell)
     with replacing(path.with_suffix(".pt")) as stream:
         torch.save(parts, stream)
     write_file(path, json.dumps(to_json(result)))
@@ -268,41 +242,24 @@ def _compute(cell: Key) -> str:
     )
 
 
-# Guards of the folder of cells
-
-
-@contextmanager
-def locked(work: Path) -> Iterator[None]:
-    """Lets one run at a time compute in a folder."""
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"another run is computing in {work}") from None
-        yield
+# The folder of cells
 
 
 def check_data(work: Path, dataset: Dataset) -> None:
-    """Notes in `work` which data its cells are of; raises RunError if they are of other data."""
-    path, content = work / "data.json", {"sha256": fingerprint(dataset)}
-    try:
-        stored = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        write_file(path, json.dumps(content))
-        return
-    if stored != content:
-        raise RunError(
-            f"{work} holds cells of other data: the images, labels or splits of {dataset.name} "
-            "differ. Give another --name or --work, or remove that folder"
-        )
+    """Notes in `work` which data its cells are of; raises RunError if they are of other data.
 
-
-def fingerprint(dataset: Dataset) -> str:
-    """A digest of the images' names, labels and splits; no picture is opened."""
+    Compares a digest of the images' names, labels and splits; no picture is opened.
+    """
     names = [dataset.images.name(i) for i in range(len(dataset.images))]
     digest = hashlib.sha256(json.dumps([dataset.classes, names]).encode())
     for split in sorted(dataset.splits):
         digest.update(json.dumps([split, dataset.splits[split].tolist()]).encode())
     digest.update(np.packbits(dataset.labels, axis=1).tobytes())
-    return digest.hexdigest()
+    path, content = work / "data.json", json.dumps({"sha256": digest.hexdigest()})
+    if not path.exists():
+        write_file(path, content)
+    elif path.read_text() != content:
+        raise RunError(
+            f"{work} holds cells of other data: the images, labels or splits of {dataset.name} "
+            "differ. Give another --name or --work, or remove that folder"
+        )

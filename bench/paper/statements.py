@@ -1,6 +1,6 @@
 """The tests of the paper's statements. statements.toml holds the quotes, and each test in words.
 
-The test of a statement is the function below that has its name there.
+A statement's test is the function below with its name, or the one that it names as `judge`.
 """
 # ruff: noqa: RUF001 - the Greek letters are meant
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -20,25 +20,13 @@ from paper import records
 from paper.figures import LABELS, UNSUPERVISED, every_pair
 from paper.records import Curve, MCHRow, PairGroup, Pairs, Record, Row, Sensitivity, Timing
 
-# Tolerances, as the words of the tests name them.
-MUCH = 1.1  # "much better" recall
-FEWER = 2.0  # "much more efficient": times fewer buckets at the same F1
-GREATLY = 10.0  # "greatly reducing the number of hash buckets"
-LARGE = 1.5  # "large distinctions"
-SAME_P = 0.005  # P@H=0 that may be lost where it "will not" be reduced
-SAME_MAP = 0.001
-STEADY = 0.05  # "not sensitive"
-GOOD = 0.02  # F1 of a chosen setting below the best
-CORRELATED = 0.7  # Spearman's rank correlation
-WORDS = {name: value for name, value in globals().items() if isinstance(value, float)}
-
 BUDGETS = (1, 10, 100, 1000)
 REACHED = (1, 10, 100)  # buckets after which F1 of MCH-X is compared with X
 SYMMETRIC = ("ksh", "hashnet", "dch", "mmhh")
 MOST = 1e6  # buckets up to which mean F1 over a curve is taken
+NEVER = math.inf
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold here", "cannot be judged"
 LACKING = {"compared": "no cell with MCH was computed"}
-R = TypeVar("R", bound=Row)
 
 
 class CannotJudge(Exception):  # noqa: N818 - an outcome rather than an error
@@ -53,9 +41,6 @@ class Judgement:
     fails: Sequence[str] = ()
 
 
-Test = Callable[[Any], Judgement]
-
-
 def statements(record: Record) -> list[records.Statement]:
     """All of them, in the paper's order."""
     entries = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -63,26 +48,25 @@ def statements(record: Record) -> list[records.Statement]:
     one, two = (*classes, "the first class", "the second class")[:2]
     out = []
     for name, entry in entries.items():
+        given = entry.get("with", {})
         try:
             if "why" in entry:
                 raise CannotJudge(entry["why"])
             if not (part := getattr(record, of := entry["of"])):
                 raise CannotJudge(LACKING.get(of, f"the study of {of} is missing"))
-            found = globals()[name](part)
+            found: Judgement = globals()[entry.get("judge", name)](part, **given)
+            if found.passed == {}:
+                raise CannotJudge("no such cell was computed")
             said, fails = verdict(found, entry.get("noun", "cells"))
         except CannotJudge as reason:
             found, said, fails = Judgement(False, str(reason)), UNKNOWN, []
-        words = entry.get("test", "").format(**WORDS, one=one, two=two)
-        shown = found.evidence
-        if not isinstance(shown, str):
-            shown = entry["evidence"].format(**{"one": one, "two": two, **shown})
-        figure, constructed = entry.get("figure", ""), "constructed" in entry
-        out.append(
-            records.Statement(
-                entry["where"], entry["quote"], words, said, shown, figure, fails,
-                found.paper, constructed,
-            )
-        )  # fmt: skip
+        words = {"one": one, "two": two, **given}
+        shown = {n: entry[n] for n in ("where", "quote", "figure", "constructed") if n in entry}
+        test, evidence = entry.get("test", "").format(**words), found.evidence
+        if not isinstance(evidence, str):
+            evidence = entry["evidence"].format(**{**words, **evidence})
+        judged = records.Statement(**shown, test=test, verdict=said, evidence=evidence)
+        out.append(replace(judged, fails=fails, paper=found.paper))
     return out
 
 
@@ -99,12 +83,8 @@ def verdict(found: Judgement, noun: str) -> tuple[str, list[str]]:
 # Arithmetic
 
 
-def f1_at(curve: Curve, buckets: float) -> float | None:
-    return next((float(f) for b, f in curve if b == buckets), None)
-
-
-def buckets_for(curve: Curve, f1: float) -> float | None:
-    """The number of buckets at which a curve first reaches an F1, None if it never does.
+def buckets_for(curve: Curve, f1: float) -> float:
+    """The number of buckets at which a curve first reaches an F1, or NEVER.
 
     Between its points the curve is taken to be straight on a log axis.
     """
@@ -114,25 +94,19 @@ def buckets_for(curve: Curve, f1: float) -> float | None:
         if y1 >= f1:
             share = (f1 - y0) / (y1 - y0)
             return float(math.exp(math.log(b0) + share * (math.log(b1) - math.log(b0))))
-    return None
+    return NEVER
 
 
-def bucket_ratios(row: MCHRow) -> dict[int, float | None]:
-    """How many times MCH-X's buckets X needs for the same F1, by MCH-X's; None: X never has it."""
-    out: dict[int, float | None] = {}
-    for b in REACHED:
-        f1 = f1_at(row.mch.f1_buckets, b)
-        if f1 is not None:
-            needed = buckets_for(row.base.f1_buckets, f1)
-            out[b] = None if needed is None else needed / b
-    return out
+def bucket_ratios(row: MCHRow) -> dict[int, float]:
+    """How many times MCH-X's buckets X needs for the same F1, by MCH-X's buckets."""
+    reached = dict(row.mch.f1_buckets)
+    return {b: buckets_for(row.base.f1_buckets, reached[b]) / b for b in REACHED if b in reached}
 
 
-def at_least(ratios: Iterable[float | None], factor: float) -> bool:
-    """Whether the geometric mean reaches a factor. None counts only if there is nothing else."""
-    every = list(ratios)
-    logs = [math.log(r) for r in every if r is not None]
-    return math.exp(sum(logs) / len(logs)) >= factor if logs else bool(every)
+def at_least(ratios: Collection[float], factor: float) -> bool:
+    """Whether the geometric mean reaches a factor. NEVER counts only if there is nothing else."""
+    known = [ratio for ratio in ratios if ratio < NEVER]
+    return geometric(known) >= factor if known else bool(ratios)
 
 
 def area(curve: Curve) -> float:
@@ -144,7 +118,7 @@ def spread(curves: Sequence[Curve]) -> float:
     """The largest relative difference in F1 between curves, over BUDGETS."""
     worst = 0.0
     for b in BUDGETS:
-        values = [v for c in curves if (v := f1_at(c, b)) is not None]
+        values = [points[b] for points in map(dict, curves) if b in points]
         if values and max(values) > 0:
             worst = max(worst, (max(values) - min(values)) / max(values))
     return worst
@@ -193,16 +167,11 @@ def change_words(cells: Sequence[MCHRow], name: str) -> str:
     return f"{np.mean(change):+.4f} on average, from {min(change):+.4f} to {max(change):+.4f}"
 
 
-def precision_words(cells: Sequence[MCHRow], name: str) -> str:
-    answered = change_words(cells, "p0_nonempty")
-    return f"{change_words(cells, name)}; over the queries that find something {answered}"
-
-
 def bucket_words(cells: Sequence[MCHRow]) -> str:
     parts = []
     for b in REACHED:
         found = [ratios[b] for r in cells if b in (ratios := bucket_ratios(r))]
-        values = [v for v in found if v is not None]
+        values = [v for v in found if v < NEVER]
         if found:
             never = len(found) - len(values)
             text = f"{geometric(values):.3g} times as many" if values else "more"
@@ -233,7 +202,7 @@ def complex(pairs: Pairs) -> Judgement:
 
 def many_buckets(cells: Sequence[MCHRow]) -> Judgement:
     curves = {named(r): r.base.f1_buckets for r in cells}
-    needs = {n: buckets_for(c, 0.9 * max(f for _, f in c)) or 1 for n, c in curves.items()}
+    needs = {n: buckets_for(c, 0.9 * max(f for _, f in c)) for n, c in curves.items()}
     median = np.median(list(needs.values()))
     return Judgement({name: n >= 100 for name, n in needs.items()}, {"median": median})
 
@@ -290,29 +259,24 @@ def timed(one: records.TimeCurve | records.BucketTime) -> str:
 
 
 def practical(time: Timing) -> Judgement:
-    engines: dict[str, dict[str, dict[int, float]]] = {"faiss": {}, "probe": {}, "auto": {}}
-    for c in time.curves:
-        points = {p.k: max(p.microseconds, 1e-9) for p in c.points if p.k <= 1000}
-        engines[c.engine][timed(c)] = points
-    flat = engines["faiss"]
+    micro = {(c.engine, timed(c), p.k): max(p.microseconds, 1e-9)
+             for c in time.curves for p in c.points if p.k <= 1000}  # fmt: skip
+    flat = {(name, k): value for (engine, name, k), value in micro.items() if engine == "faiss"}
     if not flat:
         raise CannotJudge("; ".join(time.missing) or "FAISS was not timed")
-    faster: dict[str, dict[str, list[float]]] = {}
-    words: dict[str, Any] = {}
-    for engine in ("probe", "auto"):  # how many times as fast as FAISS, at each K that both have
-        faster[engine] = {
-            name: [micro / ours[k] for k, micro in theirs.items() if k in ours]
-            for name, theirs in flat.items()
-            for ours in (engines[engine].get(name, {}),)
-        }
-        means = [geometric(ratios) for ratios in faster[engine].values() if ratios]
+    words: dict[str, Any] = {"points": len(flat)}
+    for engine in ("auto", "probe"):
+        # By cell: how many times as fast as FAISS, at each K that both have.
+        faster: dict[str, list[float]] = {name: [] for name, _ in flat}
+        for (name, k), theirs in flat.items():
+            faster[name] += [theirs / micro[engine, name, k]] if (engine, name, k) in micro else []
+        means = [geometric(ratios) for ratios in faster.values() if ratios]
         text = f"{geometric(means):.2f} times as fast, geometric mean" if means else "no point"
         words[engine] = text
-    probe = faster["probe"]
-    left = {name: len(flat[name]) - len(r) for name, r in probe.items()}
-    passed = {name: not left[name] and min(r, default=0) > 1 for name, r in probe.items()}
-    total = sum(map(len, flat.values()))
-    return Judgement(passed, words | {"left": sum(left.values()), "points": total})
+    words["left"] = len(flat) - sum(map(len, faster.values()))
+    wanted = [name for name, _ in flat]
+    passed = {n: len(r) == wanted.count(n) and min(r) > 1 for n, r in faster.items()}
+    return Judgement(passed, words)
 
 
 def constant_time(time: Timing) -> Judgement:
@@ -332,40 +296,32 @@ def advantages(time: Timing) -> list[records.Advantage]:
     out = []
     curves = {(c.cell, c.engine, c.way): c.points for c in time.curves}
     for (cell, engine, way), points in curves.items():
-        base = curves.get((cell, engine, "base"))
-        if way != "mch" or base is None:
+        base = curves.get((cell, engine, "base"), [])
+        shared = [p for p in points if base and base[0].f1 < p.f1 <= max(q.f1 for q in base)]
+        if way == "base" or not shared:
             continue
-        found = []
-        for p in points:
-            needed = [buckets_for([(max(getattr(q, axis), 1e-9), q.f1) for q in base], p.f1)
-                      for axis in ("buckets", "microseconds") if p.f1 > base[0].f1]  # fmt: skip
-            if needed and needed[0] is not None and needed[1] is not None:
-                ours = max(p.buckets, 1e-9), max(p.microseconds, 1e-9)
-                found.append((needed[0] / ours[0], needed[1] / ours[1]))
-        if found:
-            buckets, micro = (geometric(values) for values in zip(*found, strict=True))
-            out.append(records.Advantage(cell, engine, len(found), buckets, micro))
+        times = []
+        for axis in ("buckets", "microseconds"):
+            curve = [(max(getattr(q, axis), 1e-9), q.f1) for q in base]
+            ours = [(max(getattr(p, axis), 1e-9), p.f1) for p in shared]
+            times.append(geometric([buckets_for(curve, f1) / x for x, f1 in ours]))
+        out.append(records.Advantage(cell, engine, len(shared), *times))
     return out
 
 
-# Accuracy: each test is made on our figures of X and MCH-X and on those that the paper prints.
+# Accuracy
 
 
-def compare(
-    figure: str, ok: Callable[[float, float], bool], words: Callable[..., str] = change_words
-) -> Test:
-    def judge(cells: Sequence[MCHRow]) -> Judgement:
-        passed = {named(r): ok(getattr(r.base, figure), getattr(r.mch, figure)) for r in cells}
-        return Judgement(passed, words(cells, figure), in_paper(figure, ok))
+def compare(cells: Sequence[MCHRow], figure: str, factor: float = 1, slack: float = 0) -> Judgement:
+    """MCH-X is higher than X; or at least `factor` times as high, or at most `slack` lower."""
 
-    return judge
+    def ok(x: float, mch: float) -> bool:
+        return mch > x if (factor, slack) == (1, 0) else mch >= factor * x - slack
 
-
-recall = compare("r0", lambda x, m: m >= MUCH * x, ratio_words)
-precision = compare("p0", lambda x, m: m > x, precision_words)
-precision_kept = compare("p0", lambda x, m: m >= x - SAME_P)
-mean_precision = compare("map", lambda x, m: m > x)
-mean_precision_kept = compare("map", lambda x, m: m >= x - SAME_MAP)
+    passed = {named(r): ok(getattr(r.base, figure), getattr(r.mch, figure)) for r in cells}
+    change, ratio = change_words(cells, figure), ratio_words(cells, figure)
+    words = {"change": change, "ratio": ratio, "answered": change_words(cells, "p0_nonempty")}
+    return Judgement(passed, words, in_paper(figure, ok))
 
 
 def more_found(cells: Sequence[MCHRow]) -> Judgement:
@@ -377,61 +333,40 @@ def more_found(cells: Sequence[MCHRow]) -> Judgement:
 # F1-bucket curves
 
 
-def of_method(rows: Sequence[R], method: str | None) -> list[R]:
-    found = [r for r in rows if method in (None, r.method)]
-    if not found:
-        raise CannotJudge("no such cell was computed")
-    return found
+def fewer_buckets(rows: Sequence[MCHRow], factor: float, method: str | None = None) -> Judgement:
+    cells = [r for r in rows if method in (None, r.method)]
+    passed = {named(r): at_least(bucket_ratios(r).values(), factor) for r in cells}
+    return Judgement(passed, bucket_words(cells))
 
 
-def fewer_buckets(factor: float, method: str | None = None) -> Test:
-    def judge(rows: Sequence[MCHRow]) -> Judgement:
-        cells = of_method(rows, method)
-        passed = {named(r): at_least(bucket_ratios(r).values(), factor) for r in cells}
-        return Judgement(passed, bucket_words(cells))
-
-    return judge
-
-
-def above_unsupervised(method: str | None = None) -> Test:
-    def judge(rows: Sequence[Row]) -> Judgement:
-        best: dict[int, float] = {}
-        for r in rows:
-            if r.method in UNSUPERVISED:
-                best[r.bits] = max(best.get(r.bits, 0.0), area(r.base.f1_buckets))
-        cells = [r for r in rows if isinstance(r, MCHRow) and r.bits in best]
-        areas = {named(r): (area(r.base.f1_buckets), best[r.bits])
-                 for r in of_method(cells, method)}  # fmt: skip
-        ours, theirs = np.mean(list(areas.values()), axis=0)
-        passed = {name: mine > other for name, (mine, other) in areas.items()}
-        return Judgement(passed, {"ours": ours, "theirs": theirs})
-
-    return judge
-
-
-efficient = fewer_buckets(FEWER)
-efficient_ksh = fewer_buckets(GREATLY, "ksh")
-best_shallow = above_unsupervised("ksh")
-supervised = above_unsupervised()
+def above_unsupervised(rows: Sequence[Row], method: str | None = None) -> Judgement:
+    best: dict[int, float] = {}
+    for r in rows:
+        if r.method in UNSUPERVISED:
+            best[r.bits] = max(best.get(r.bits, 0.0), area(r.base.f1_buckets))
+    cells = [r for r in rows if isinstance(r, MCHRow) and method in (None, r.method)]
+    areas = {named(r): (area(r.base.f1_buckets), best[r.bits]) for r in cells if r.bits in best}
+    ours, theirs = np.mean(list(areas.values()) or [(0, 0)], axis=0)
+    passed = {name: mine > other for name, (mine, other) in areas.items()}
+    return Judgement(passed, {"ours": ours, "theirs": theirs})
 
 
 def efficient_everywhere(cells: Sequence[MCHRow]) -> Judgement:
     passed = {}
     for r in cells:
-        both = [[f1_at(f.f1_buckets, b) or 0 for b in BUDGETS] for f in (r.mch, r.base)]
-        passed[named(r)] = all(m > x for m, x in zip(*both, strict=True))
+        x, mch = dict(r.base.f1_buckets), dict(r.mch.f1_buckets)
+        passed[named(r)] = all(mch.get(b, 0) > x.get(b, 0) for b in BUDGETS)
     return Judgement(passed, f"{change_words(cells, 'f1_own')}, after one bucket")
 
 
 def asymmetric(rows: Sequence[Row]) -> Judgement:
-    adsh = {r.bits: r.base.f1_buckets for r in rows if r.method == "adsh"}
+    adsh = {r.bits: dict(r.base.f1_buckets) for r in rows if r.method == "adsh"}
     wins: dict[str, list[bool]] = {}
     for r in rows:
         if r.method in SYMMETRIC and r.bits in adsh:
-            for b in BUDGETS:
-                ours, other = f1_at(adsh[r.bits], b), f1_at(r.base.f1_buckets, b)
-                if ours is not None and other is not None:
-                    wins.setdefault(LABELS[r.method], []).append(ours > other)
+            ours, other = adsh[r.bits], dict(r.base.f1_buckets)
+            cases = [ours[b] > other[b] for b in BUDGETS if b in ours and b in other]
+            wins[LABELS[r.method]] = wins.get(LABELS[r.method], []) + cases
     total = [win for cases in wins.values() for win in cases]
     if not total:
         raise CannotJudge("ADSH or all symmetric methods are missing")
@@ -441,7 +376,7 @@ def asymmetric(rows: Sequence[Row]) -> Judgement:
     return Judgement(sum(total) > len(total) / 2, text, fails=fails)
 
 
-def distinct(rows: Sequence[Row]) -> Judgement:
+def distinct(rows: Sequence[Row], factor: float) -> Judgement:
     factors = {}
     for bits in sorted({r.bits for r in rows}):
         f1 = [r.base.f1_own for r in rows if r.bits == bits and r.method in SYMMETRIC]
@@ -450,7 +385,7 @@ def distinct(rows: Sequence[Row]) -> Judgement:
     if not factors:
         raise CannotJudge("fewer than two symmetric methods were computed")
     text = ", ".join(f"{f:.1f} times at {width}" for width, f in factors.items())
-    return Judgement({width: f >= LARGE for width, f in factors.items()}, text)
+    return Judgement({width: f >= factor for width, f in factors.items()}, text)
 
 
 # Visualization study
@@ -490,46 +425,40 @@ def two_categories(pairs: Pairs) -> Judgement:
 # Sensitivity
 
 
-def curves_of(found: Sensitivity, of: str, group: int | None) -> dict[str, Curve]:
+def curves_of(found: Sensitivity, by: str, group: int | None) -> dict[str, Curve]:
     """By sigma or xi: the curves of all queries, or of those of the first or second class."""
     name = "all" if group is None else [*found.classes, "", ""][group]
-    curves: dict[str, dict[str, Curve]] = getattr(found, of)
+    curves: dict[str, dict[str, Curve]] = getattr(found, by)
     if name not in curves:
         raise CannotJudge(f"none of the queries with “{name}” has a similar image")
     return curves[name]
 
 
-def steady(of: str, group: int | None, *values: str) -> Test:
-    def judge(found: Sensitivity) -> Judgement:
-        curves = curves_of(found, of, group)
-        some = [curves[v] for v in values if v in curves]
-        wide, best, start = spread(some), max(area(c) for c in some), area(curves["1"])
-        gain = f"{best / start - 1:+.1%}" if start else f"{best:.4f}"
-        return Judgement(wide <= STEADY, {"wide": wide, "gain": gain})
-
-    return judge
-
-
-steady_sigma = steady("sigma", None, "0.3", "0.4", "0.5")
-steady_sigma_one = steady("sigma", 0, "0.4", "0.5", "0.6")
-steady_xi = steady("xi", None, "0.1", "0.3", "0.5", "0.7", "0.9")
+def steady(
+    found: Sensitivity, by: str, values: Sequence[str], most: float, group: int | None = None
+) -> Judgement:
+    curves = curves_of(found, by, group)
+    some = [curves[v] for v in values if v in curves]
+    wide, best, start = spread(some), max(area(c) for c in some), area(curves["1"])
+    gain = f"{best / start - 1:+.1%}" if start else f"{best:.4f}"
+    return Judgement(wide <= most, {"wide": wide, "gain": gain})
 
 
-def alike_sigma_two(found: Sensitivity) -> Judgement:
-    every, some = (curves_of(found, "sigma", group) for group in (None, 1))
-    values = [sigma for sigma in every if sigma != "1"]
+def alike(found: Sensitivity, by: str, group: int, least: float) -> Judgement:
+    every, some = (curves_of(found, by, of) for of in (None, group))
+    values = [value for value in every if value != "1"]
     rank = spearman(*([area(curves[s]) for s in values] for curves in (every, some)))
-    return Judgement(rank >= CORRELATED, {"rank": rank, "values": ", ".join(values)})
+    return Judgement(rank >= least, {"rank": rank, "values": ", ".join(values)})
 
 
-def chosen(found: Sensitivity) -> Judgement:
+def chosen(found: Sensitivity, most: float) -> Judgement:
     lacks, words = [], []
     for curves, sign in ((found.sigma, "σ"), (found.xi, "ξ")):
         areas = {v: area(c) for v, c in curves["all"].items()}
         best = max(areas, key=areas.__getitem__)
         lacks.append(1 - areas["0.5"] / areas[best] if areas[best] else 0.0)
         words.append(f"the best {sign} is {best}, and 0.5 is {lacks[-1]:.1%} below it")
-    return Judgement(max(lacks) <= GOOD, "; ".join(words))
+    return Judgement(max(lacks) <= most, "; ".join(words))
 
 
 def degenerate(found: Sensitivity) -> Judgement:
@@ -537,12 +466,12 @@ def degenerate(found: Sensitivity) -> Judgement:
     return Judgement(set(values) == {1}, {"low": min(values), "high": max(values)})
 
 
-def more_codes(found: Sensitivity) -> Judgement:
+def more_codes(found: Sensitivity, least: float) -> Judgement:
     sigma, xi = found.sigma["all"], found.xi["all"]
     by_sigma = spearman([found.anhc[s]["0.5"] for s in sigma], [area(c) for c in sigma.values()])
     by_xi = spearman([found.xi_anhc[x] for x in xi], [area(c) for c in xi.values()])
     ranks = {"by_sigma": by_sigma, "by_xi": by_xi}
-    return Judgement(min(ranks.values()) >= CORRELATED, ranks)
+    return Judgement(min(ranks.values()) >= least, ranks)
 
 
 def satisfactory(rows: Sequence[Row]) -> Judgement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from common import progress
 from mchindex.evaluation import evaluate
 from mchindex.evaluation.curves import default_budgets
+from mchindex.models import MCHModel
 from mchindex.models.hashing import Packed
-from mchindex.models.region_codes import RegionCodes
-from mchindex.regions import Boxes, Layout, corners_and_centre
+from mchindex.models.region_codes import Encoded, RegionCodes
+from mchindex.training.features import Fixed
 from mchindex.training.measure import Coded, as_codes, kept_by
 from paper.records import Curve, PairGroup, Pairs, Sensitivity, TwoClasses
-from paper.runs import XI, Data, RunError, TrainedCell
+from paper.runs import Data, RunError
 from paper.statements import MOST
 
 SIGMAS = (0.1, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9, 1.0)  # at 1 every region is the whole image
@@ -42,26 +43,11 @@ def choose_classes(
 # Sensitivity
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The regions of a layout without the whole image, whose features exist already."""
-
-    layout: Layout
-
-    @property
-    def about(self) -> str:
-        return f"parts {self.layout.boxes[1:]}"
-
-    def boxes(self, key: bytes) -> Boxes:
-        return self.layout.array()[1:]
-
-
 def _curves(
-    coded: Coded, found: RegionCodes, labels: Flags, xi: float, groups: Mapping[str, Flags],
-    threads: int,
-) -> dict[str, Curve]:  # fmt: skip
+    coded: Coded, chosen: Encoded, labels: Flags, groups: Mapping[str, Flags], threads: int
+) -> dict[str, Curve]:
     """F1 by buckets for each group of queries."""
-    codes = as_codes(found.chosen(kept_by("mch", found, xi)))
+    codes = as_codes(chosen)
     budgets = [b for b in default_budgets(8 * coded.queries.shape[1]) if b <= MOST]
     curves = {}
     for name, which in groups.items():
@@ -79,50 +65,42 @@ def answerable(groups: Mapping[str, Flags], wanted: Flags, labels: Flags) -> dic
     return {name: which for name, which in groups.items() if (which & able).any()}
 
 
-def sensitivity(
-    cell: TrainedCell, data: Data, part: int, classes: Sequence[str], threads: int
-) -> Sensitivity:
+def sensitivity(data: Data, model: MCHModel, coded: Coded) -> Sensitivity:
     """F1 by buckets and codes per image, by sigma (on part of the database) and by xi."""
-    coded = data.coded(cell.queries, cell.database)
-    names, rule = choose_classes(coded.classes, coded.query_labels, classes)
+    options = data.options
+    names, rule = choose_classes(coded.classes, coded.query_labels, options.classes)
     groups = {"all": np.ones(len(coded.queries), bool)}
     groups |= {name: coded.query_labels[:, coded.classes.index(name)] for name in names}
     n = len(coded.labels)
-    rows = np.unique(np.linspace(0, n - 1, min(part, n)).round().astype(np.int64))
-    counts = {name: int(groups[name].sum()) for name in names}
-    groups = answerable(groups, coded.query_labels, coded.labels[rows])
-    by_xi: dict[str, dict[str, Curve]] = {name: {} for name in groups}
-    by_sigma: dict[str, dict[str, Curve]] = {name: {} for name in groups}
-    anhc: dict[str, dict[str, float]] = {}
-    raw: dict[str, dict[str, float]] = {}
-    xi_anhc = {}
+    rows = np.unique(np.linspace(0, n - 1, min(options.part, n)).round().astype(np.int64))
+    labels, counts = coded.labels[rows], {name: int(groups[name].sum()) for name in names}
+    groups = answerable(groups, coded.query_labels, labels)
+    by_xi, by_sigma, xi_anhc, anhc, raw = {}, {}, {}, {}, {}
     for xi in XIS:
-        curves = _curves(coded, coded.database, coded.labels, xi, groups, threads)
-        for name, curve in curves.items():
-            by_xi[name][f"{xi:g}"] = curve
-        codes = len(coded.database.chosen(kept_by("mch", coded.database, xi)))
-        xi_anhc[f"{xi:g}"] = codes / n
+        chosen = coded.database.chosen(coded.database.kept(xi))
+        by_xi[f"{xi:g}"] = _curves(coded, chosen, coded.labels, groups, options.workers)
+        xi_anhc[f"{xi:g}"] = len(chosen) / n
         progress(f"sensitivity: xi {xi:g}")
-    whole = data.database[rows][:, :1]
-    for sigma in SIGMAS:
-        model = data.model(cell.method, cell.policy, sigma)
-        if sigma == data.options.sigma:
+    for value in SIGMAS:
+        of, sigma = replace(model, sigma=value), f"{value:g}"
+        if value == options.sigma:
             features = data.database[rows]
-        elif sigma == 1:
-            features = np.repeat(whole, len(model.layout), 1)
+        elif value == 1:
+            features = np.repeat(data.database[rows][:, :1], len(of.layout), 1)
         else:
-            others = data.features("database", Parts(corners_and_centre(sigma)), rows)
-            features = np.concatenate([whole, others], 1)
-        found = model.regions_of(features)
-        curves = _curves(coded, found, coded.labels[rows], XI, groups, threads)
-        for name, curve in curves.items():
-            by_sigma[name][f"{sigma:g}"] = curve
-        chosen = {f"{xi:g}": found.chosen(kept_by("mch", found, xi)) for xi in XIS}
-        anhc[f"{sigma:g}"] = {xi: len(c) / len(rows) for xi, c in chosen.items()}
-        raw[f"{sigma:g}"] = {xi: float(c.kept.mean()) for xi, c in chosen.items()}
-        progress(f"sensitivity: sigma {sigma:g}, {anhc[f'{sigma:g}']['0.5']:.3f} codes per image")
+            features = data.features("database", Fixed(of.layout), rows)
+        found = of.regions_of(features)
+        by = {f"{xi:g}": found.chosen(found.kept(xi)) for xi in XIS}
+        by_sigma[sigma] = _curves(coded, by[f"{model.xi:g}"], labels, groups, options.workers)
+        anhc[sigma] = {xi: len(c) / len(rows) for xi, c in by.items()}
+        raw[sigma] = {xi: float(c.kept.mean()) for xi, c in by.items()}
+        progress(f"sensitivity: sigma {sigma}, {anhc[sigma]['0.5']:.3f} codes per image")
+    sigma_curves, xi_curves = (
+        {group: {value: of[group] for value, of in curves.items()} for group in groups}
+        for curves in (by_sigma, by_xi)
+    )
     sizes = len(coded.queries), n, len(rows)
-    return Sensitivity(counts, rule, *sizes, by_sigma, by_xi, anhc, raw, xi_anhc)
+    return Sensitivity(counts, rule, *sizes, sigma_curves, xi_curves, anhc, raw, xi_anhc)
 
 
 # Pairs of a query and an image
@@ -151,34 +129,33 @@ def distances(
 
 def similar(wanted: Flags, labels: Flags) -> Flags:
     """(q, n): which images share a class with which query."""
-    shared: Flags = wanted.astype(np.float32) @ labels.T.astype(np.float32) > 0
-    return shared
+    return np.asarray(wanted.astype(np.float32) @ labels.T.astype(np.float32) > 0)
 
 
-def pairs(coded: Coded, xi: float, asked: Sequence[str], block: int = 2048) -> Pairs:
+def pairs(data: Data, model: MCHModel, coded: Coded, block: int = 2048) -> Pairs:
     """Distances of similar and other pairs under X and MCH-X, by the image's number of classes, and
     the images that queries of different classes find in their buckets.
 
     Takes `block` images at a time, because a table of all pairs would be large.
     """
-    classes, _ = choose_classes(coded.classes, coded.query_labels, asked)
+    classes, _ = choose_classes(coded.classes, coded.query_labels, data.options.classes)
     n = len(coded.labels)
     many = np.minimum(coded.labels.sum(1), 4)
-    ways = {way: kept_by(way, coded.database, xi) for way in ("base", "mch")}
+    ways = {way: kept_by(way, coded.database, model.xi) for way in ("base", "mch")}
     # By kind, way and number of classes: pairs, sum of distances, pairs at distance 0.
     tally = {kind: np.zeros((3, 2, 5)) for kind in ("similar", "other")}
     no_common_class = (~similar(coded.query_labels, coded.query_labels)).astype(np.float32)
     other_code = (coded.queries[:, None] != coded.queries[None]).any(-1)
     two = {"base": 0, "mch": 0, "mch_buckets": 0}
+    several = coded.database.distinct(ways["mch"]).sum(1) > 1
     both = None
     if len(classes) > 1:
         a, b = (coded.classes.index(name) for name in classes[:2])
         shown = coded.labels[:, a] & coded.labels[:, b]
         queries = coded.query_labels
         only = (queries[:, a] & ~queries[:, b], queries[:, b] & ~queries[:, a])
-        several = (coded.database.distinct(ways["mch"]).sum(1) > 1) & shown
-        found = {"base": 0, "mch": 0}
-        both = TwoClasses(list(classes[:2]), int(shown.sum()), int(several.sum()), found)
+        count, found = int((several & shown).sum()), {"base": 0, "mch": 0}
+        both = TwoClasses(classes[:2], int(shown.sum()), count, found)
     for start in range(0, n, block):
         images = slice(start, start + block)
         regions = RegionCodes(coded.database.codes[images], coded.database.keep[images])
@@ -207,7 +184,7 @@ def pairs(coded: Coded, xi: float, asked: Sequence[str], block: int = 2048) -> P
         by_classes={str(g): group("similar", g) for g in (1, 2, 3, 4)},
         similar=group("similar", *range(5)),
         other=group("other", *range(5)),
-        several_codes=float((coded.database.distinct(ways["mch"]).sum(1) > 1).mean()),
+        several_codes=float(several.mean()),
         by_two=two,
         images=n,
         both=both,

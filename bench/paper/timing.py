@@ -15,28 +15,30 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common import progress
 from contenders import OURS, PEERS, FailedError, Run, Worker
 from mchindex import BucketTable
 from mchindex.evaluation.curves import default_ks
+from mchindex.models import MCHModel
 from mchindex.models.hashing import Packed
 from mchindex.models.region_codes import Encoded
 from mchindex.training.measure import Coded, kept_by
 from paper.records import BucketTime, TimeCurve, TimePoint, Timing
+from paper.runs import Data
 from paper.studies import Flags, similar
 
 QUERIES = 500  # timed at most
 REPEATS = 5
+LIMIT = 60.0  # seconds that an engine may take for one answer
 ENOUGH = 3.0  # seconds after which a slow search is not repeated
 LARGEST_K = 5000
 PROBED = 0.95  # share of queries that probing alone must answer for a point of `probe` to count
 
 
-def timing(cell: str, coded: Coded, xi: float, limit: float = 60.0) -> Timing:
+def timing(_: Data, model: MCHModel, coded: Coded) -> Timing:
     """F1 and microseconds per query at growing K, for probing, for `auto` and for FAISS."""
-    out = Timing()
+    out, cell = Timing(), f"{model.method.name}-{model.bits}"
     n = len(coded.queries)
     rows = np.unique(np.linspace(0, n - 1, min(QUERIES, n)).astype(int))
     wanted = similar(coded.query_labels[rows], coded.labels)
@@ -46,11 +48,9 @@ def timing(cell: str, coded: Coded, xi: float, limit: float = 60.0) -> Timing:
         return out
     queries = coded.queries[rows]
     for way in ("base", "mch"):
-        chosen = coded.database.chosen(kept_by(way, coded.database, xi))
-        out.own_bucket += _bucket_times(cell, way, chosen, queries)
-        curves, lacks = _race(cell, way, queries, wanted, chosen, limit)
-        out.curves += curves
-        out.missing += [text for text in lacks if text not in out.missing]
+        chosen = coded.database.chosen(kept_by(way, coded.database, model.xi))
+        _bucket_times(out, cell, way, queries, chosen)
+        _race(out, cell, way, queries, wanted, chosen)
         progress(f"time: {cell} {way}")
     return out
 
@@ -63,9 +63,8 @@ def merged(parts: Sequence[Timing]) -> Timing:
     return Timing(curves, buckets, missing, QUERIES, LARGEST_K)
 
 
-def _bucket_times(cell: str, way: str, chosen: Encoded, queries: Packed) -> list[BucketTime]:
-    """Microseconds to look into the query's bucket alone, at two sizes of the database."""
-    out = []
+def _bucket_times(out: Timing, cell: str, way: str, queries: Packed, chosen: Encoded) -> None:
+    """Adds the time to look into the query's bucket alone, at two sizes of the database."""
     images = int(chosen.images.max()) + 1
     for share in (8, 1):
         which = chosen.images % share == 0
@@ -78,14 +77,13 @@ def _bucket_times(cell: str, way: str, chosen: Encoded, queries: Packed) -> list
             table.search(queries, 1, max_radius=0, strategy="probe", threads=1)
             seconds.append(time.process_time() - start)
         micro = 1e6 * median(seconds[1:]) / len(queries)
-        out.append(BucketTime(cell, way, images // share, micro))
-    return out
+        out.own_bucket.append(BucketTime(cell, way, images // share, micro))
 
 
 def _race(
-    cell: str, way: str, queries: Packed, wanted: Flags, chosen: Encoded, limit: float
-) -> tuple[list[TimeCurve], list[str]]:
-    """One curve per engine, and why a curve is missing."""
+    out: Timing, cell: str, way: str, queries: Packed, wanted: Flags, chosen: Encoded
+) -> None:
+    """Adds one curve per engine, or why it is missing."""
     bits = 8 * queries.shape[1]
     ks = default_ks(min(LARGEST_K, wanted.shape[1]), 12)
     table = BucketTable(bits=bits)
@@ -97,49 +95,41 @@ def _race(
         "auto": (OURS["auto"],),
         "faiss": (PEERS["flat"], PEERS["flat-count"]),  # the faster of its two ways
     }
-    curves, lacks = [], []
     with tempfile.TemporaryDirectory() as folder:
         arrays = (("codes", chosen.codes), ("images", chosen.images), ("queries", queries))
         for name, array in arrays:
             np.save(Path(folder) / f"{name}.npy", array)
-        run = Run(folder, 1, limit, 1, len(chosen) > len(np.unique(chosen.images)))
+        run = Run(folder, 1, LIMIT, 1, len(chosen) > len(np.unique(chosen.images)))
         for engine, kinds in engines.items():
             points: dict[int, TimePoint] = {}
             for kind in kinds:
                 worker = Worker(kind, bits, run)
                 try:
-                    worker.ask("build", limit=limit)
+                    worker.ask("build", limit=LIMIT)
                     for k in ks:
-                        _measure(worker, points, k, wanted, limit)
+                        _measure(worker, points, k, wanted)
                 except FailedError as error:
-                    lacks.append(f"{kind.title} is missing: {error}.")
+                    out.missing.append(f"{kind.title} is missing: {error}.")
                 finally:
-                    if worker.alive:
-                        worker.stop()
+                    worker.stop()
             for k, point in points.items():
                 point.buckets = float(answers[k].buckets.astype(float).mean())
                 pure = [math.comb(bits, int(r)) <= probing for r in answers[k].radius]
                 point.probed = float(np.mean(pure))
             left = [p for p in points.values() if engine != "probe" or p.probed >= PROBED]
             if left:
-                curves.append(TimeCurve(cell, way, engine, left, len(ks) - len(left)))
-    return curves, lacks
+                out.curves.append(TimeCurve(cell, way, engine, left, len(ks) - len(left)))
 
 
-def _measure(
-    worker: Worker, points: dict[int, TimePoint], k: int, wanted: Flags, limit: float
-) -> None:
+def _measure(worker: Worker, points: dict[int, TimePoint], k: int, wanted: Flags) -> None:
     """Times one K, and keeps the point if it is the fastest at that K."""
     number = len(wanted)
-    ids = worker.ask("ids", k, 0, 0, number, limit=limit)  # also warms up
+    ids = worker.ask("ids", k, 0, 0, number, limit=LIMIT)  # also warms up
     spent: list[float] = []  # processor time
     while len(spent) < REPEATS and sum(spent) < ENOUGH:
-        spent.append(worker.ask("time", k, 0, 0, number, limit=limit)[1])
+        spent.append(worker.ask("time", k, 0, 0, number, limit=LIMIT)[1])
     micro = 1e6 * median(spent) / number
     if k not in points or micro < points[k].microseconds:
-        points[k] = TimePoint(k, _f1(ids, wanted), micro)
-
-
-def _f1(ids: NDArray[np.int64], wanted: Flags) -> float:
-    hits = (np.take_along_axis(wanted, np.maximum(ids, 0), 1) & (ids >= 0)).sum(1)
-    return float((2 * hits / ((ids >= 0).sum(1) + wanted.sum(1))).mean())
+        hits = (np.take_along_axis(wanted, np.maximum(ids, 0), 1) & (ids >= 0)).sum(1)
+        f1 = 2 * hits / ((ids >= 0).sum(1) + wanted.sum(1))
+        points[k] = TimePoint(k, float(f1.mean()), micro)

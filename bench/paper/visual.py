@@ -16,9 +16,10 @@ from mchindex.demo import MODEL, PICTURES, scenes_demo
 from mchindex.models import MCHModel
 from mchindex.models.region_codes import RegionCodes
 from mchindex.progress import Display
-from mchindex.regions import WHOLE, Layout
+from mchindex.regions import WHOLE
 from mchindex.training.measure import Coded, encode_dataset, kept_by
 from paper.records import Neighbour, Picture, Query, Visual
+from paper.runs import Data
 from paper.studies import Flags, distances, similar
 
 QUERIES, SIMILAR, MOVED = 4, 10, 5
@@ -35,44 +36,42 @@ class Near:
         self.coded = coded
         self.kept = {way: kept_by(way, coded.database, xi) for way in ("base", "mch")}
 
-    def __call__(self, q: int, count: int = 1) -> tuple[Any, Any, Any, Flags, Flags]:
-        """Of queries from q on, (count, n) each: distance under X, distance under MCH-X and its
+    def __call__(self, queries: Any, images: Any = ...) -> tuple[Any, Any, Any, Flags, Flags]:
+        """Of some queries and images, (q, i) each: distance under X, distance under MCH-X and its
         region, which images are similar, and which of these MCH-X moved to distance 0."""
-        coded, some = self.coded, slice(q, q + count)
-        base, _ = distances(coded.queries[some], coded.database, self.kept["base"])
-        mch, region = distances(coded.queries[some], coded.database, self.kept["mch"])
-        alike = similar(coded.query_labels[some], coded.labels)
+        coded, codes = self.coded, self.coded.database
+        some, wanted = RegionCodes(codes.codes[images], codes.keep[images]), coded.queries[queries]
+        base, _ = distances(wanted, some, self.kept["base"][images])
+        mch, region = distances(wanted, some, self.kept["mch"][images])
+        alike = similar(coded.query_labels[queries], coded.labels[images])
         return base, mch, region, alike, alike & (base > 0) & (mch == 0)
 
     def able(self) -> Ids:
         """The queries with enough similar images, at least one of them moved to distance 0."""
         found = []
         for start in range(0, len(self.coded.queries), BLOCK):
-            *_, alike, moved = self(start, BLOCK)
+            *_, alike, moved = self(slice(start, start + BLOCK))
             found.append(moved.any(1) & (alike.sum(1) >= SIMILAR))
         return np.flatnonzero(np.concatenate(found))
 
-    def hits(self, queries: Ids, images: Ids) -> Flags:
-        """(q, i): whether these queries find these images, if similar, at distance 0."""
-        coded, codes = self.coded, self.coded.database
-        some = RegionCodes(codes.codes[images], codes.keep[images])
-        mch, _ = distances(coded.queries[queries], some, self.kept["mch"][images])
-        found: Flags = similar(coded.query_labels[queries], coded.labels[images]) & (mch == 0)
-        return found
+
+def visual(data: Data, model: MCHModel, coded: Coded) -> Visual:
+    """The study on pictures of the data."""
+    return _visual(data.dataset, model, coded)
 
 
-def visual(coded: Coded, dataset: Dataset, layout: Layout, xi: float, seed: int) -> Visual:
+def _visual(dataset: Dataset, model: MCHModel, coded: Coded) -> Visual:
     """A few queries with similar images of each, drawn by the rule that the report states.
 
     The first two queries have no class in common and show the same image first, if there are such.
     """
-    rng = np.random.default_rng(seed)
-    near = Near(coded, xi)
+    rng = np.random.default_rng(0)
+    near = Near(coded, model.xi)
     able = near.able()
     shared, *chosen = _two_queries(near, able, rng) or (-1,)
     chosen += [int(q) for q in rng.permutation(able) if q not in chosen]
     chosen = chosen[:QUERIES]
-    of = {q: [part[0] for part in near(q)] for q in chosen}
+    of = {q: [part[0] for part in near([q])] for q in chosen}
     shown = {}
     for q in chosen:
         *_, alike, moved = of[q]
@@ -94,7 +93,7 @@ def visual(coded: Coded, dataset: Dataset, layout: Layout, xi: float, seed: int)
 
     def neighbour(q: int, i: int) -> Neighbour:
         base, mch, region, *_ = of[q]
-        name, box = layout.names[region[i]], layout.boxes[region[i]]
+        name, box = model.layout.names[region[i]], model.layout.boxes[region[i]]
         frame = None if box == WHOLE else [round(side, 4) for side in box]
         picture, classes = _thumbnail(dataset, "database", i), _names(coded, coded.labels[i])
         return Neighbour(classes, int(base[i]), int(mch[i]), name, red(q, i), frame, picture)
@@ -113,8 +112,9 @@ def _two_queries(near: Near, able: Ids, rng: np.random.Generator) -> tuple[int, 
     labels = near.coded.query_labels
     for q in rng.permutation(able).tolist():
         apart = able[~(labels[able] & labels[q]).any(1)]
-        images = rng.permutation(np.flatnonzero(near(q)[-1]))[:TRIED]
-        for i, finds in zip(images.tolist(), near.hits(apart, images).T, strict=True):
+        images = rng.permutation(np.flatnonzero(near([q])[-1]))[:TRIED]
+        _, mch, _, alike, _ = near(apart, images)
+        for i, finds in zip(images.tolist(), (alike & (mch == 0)).T, strict=True):
             if len(others := apart[finds]):
                 return int(i), int(q), int(rng.choice(others))
     return None
@@ -132,14 +132,14 @@ def _thumbnail(dataset: Dataset, split: str, row: int) -> Picture:
     return Picture(base64.b64encode(stream.getvalue()).decode(), image.width, image.height)
 
 
-def visual_of_scenes(work: Path, images: int, seed: int) -> Visual:
+def visual_of_scenes(work: Path, images: int) -> Visual:
     """The study on drawn pictures, with the model that `mch demo` trains on them."""
     with Display() as display:
-        scenes_demo(work, images, seed, threads=1, progress=display)
-    dataset = open_dataset(str(work / PICTURES), seed=seed)
+        scenes_demo(work, images, 0, threads=1, progress=display)
+    dataset = open_dataset(str(work / PICTURES), seed=0)
     model = MCHModel.load(work / MODEL)
     coded = encode_dataset(model, dataset, cache=work / "features")
-    found = visual(coded, dataset, model.layout, model.xi, seed)
+    found = _visual(dataset, model, coded)
     found.about = (
         f"{images:,} drawn pictures in place of the data's; {model.method.name.upper()} with "
         f"{model.bits} bits on a small network trained for them"

@@ -269,10 +269,10 @@ def test_arithmetic_of_the_tests() -> None:
     assert said.buckets_for(points, 0.05) == 1
     assert said.buckets_for(points, 0.2) == pytest.approx(10)
     assert said.buckets_for(points, 0.3) == pytest.approx(100)
-    assert said.buckets_for(points, 0.5) is None
-    assert said.at_least([None, 3.0], 3)
-    assert not said.at_least([None, 1.0], 3)
-    assert said.at_least([None], 3)
+    assert said.buckets_for(points, 0.5) == said.NEVER
+    assert said.at_least([said.NEVER, 3.0], 3)
+    assert not said.at_least([said.NEVER, 1.0], 3)
+    assert said.at_least([said.NEVER], 3)
     assert not said.at_least([], 1)
     assert said.spearman([1, 2, 3], [10, 20, 90]) == pytest.approx(1)
     assert said.spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)

@@ -28,7 +28,7 @@ def run(folder: Path) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.slow
 def test_the_whole_run_resumes_where_it_was_killed(tmp_path: Path) -> None:
-    for marker in ("itq-32-0.json", "beyond-crop-labels.seconds"):
+    for marker in ("itq-32-0.json", "labels-crops/*.json"):
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(command(tmp_path), stdout=log, stderr=log)
             while process.poll() is None and not list((tmp_path / "cache").rglob(marker)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from common import progress
+from common import progress, write_json
 from mchindex.files import write_file
 from mchindex.progress import seconds
 from paper import figures, plots, statements
@@ -23,12 +22,10 @@ CURVE_BITS = (16, 32, 64)  # widths whose F1 curves are drawn, if they were comp
 def write_report(record: Record, out: Path) -> None:
     """Writes paper.html, paper.md, paper.json and f1-32.svg to a folder."""
     out.mkdir(parents=True, exist_ok=True)
-    files = {name: render(f"{name}.j2", record) for name in ("paper.html", "paper.md")}
-    content = to_json(record, without=("picture",))
-    files["paper.json"] = json.dumps(content, indent=1) + "\n"
-    for name, text in files.items():
-        write_file(out / name, text)
+    for name in ("paper.html", "paper.md"):
+        write_file(out / name, render(f"{name}.j2", record))
         progress(f"wrote {out / name}")
+    write_json(out / "paper.json", to_json(record, without=("picture",)))
     if plots.f1_file(record, out / "f1-32.svg"):
         progress(f"wrote {out / 'f1-32.svg'}")
 
