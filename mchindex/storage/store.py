@@ -273,9 +273,11 @@ class Store:
         try:
             return schema.get_fact(db, name)
         except ValueError:
-            raise StoreDamagedError(
-                f"{self.name} is damaged: its record of {name!r} cannot be read"
-            ) from None
+            raise self.unreadable(name) from None
+
+    def unreadable(self, name: str) -> StoreDamagedError:
+        """The error for a fact that is not what was written."""
+        return StoreDamagedError(f"{self.name} is damaged: its record of {name!r} cannot be read")
 
     def set(self, **facts: Any) -> None:
         with self.transaction() as db:
@@ -286,6 +288,8 @@ class Store:
         found = self._get(db, "state")
         if found is None:
             raise StoreDamagedError(f"{self.name} is damaged: it does not say how much it holds")
+        if not isinstance(found, list) or len(found) != len(State._fields):
+            raise self.unreadable("state")
         return State(*found)
 
     @staticmethod
