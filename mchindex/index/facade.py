@@ -416,9 +416,9 @@ class MCHIndex:
             raise TypeError("search takes a query or the id of an image in the index")
         if id is not None:
             code, name = self._code_of(id, region)
-            return self._search(code, k, leave_out=name, **limits)[0]
+            return self._search(code, k, name, **limits)[0]
         codes, single = self._query_codes(query, region)
-        answers = self._search(codes, k, **limits)
+        answers = self._search(codes, k, None, **limits)
         return answers[0] if single else answers
 
     def within(
@@ -479,7 +479,7 @@ class MCHIndex:
         One code, (bits // 8,), gives Hits. The limits are those of `search`.
         """
         array = np.asarray(codes)
-        answers = self._search(array[None] if array.ndim == 1 else array, k, **limits)
+        answers = self._search(array[None] if array.ndim == 1 else array, k, None, **limits)
         return answers[0] if array.ndim == 1 else answers
 
     def _query_codes(self, query: Any, region: Any) -> tuple[NDArray[np.uint8], bool]:
@@ -505,6 +505,8 @@ class MCHIndex:
         self,
         codes: Any,
         k: int,
+        leave_out: Id | None,
+        /,
         *,
         offset: int = 0,
         max_radius: int | None = None,
@@ -512,7 +514,6 @@ class MCHIndex:
         filter: Filter | None = None,
         allowed: Iterable[Id] | None = None,
         threads: int = 0,
-        leave_out: Id | None = None,
     ) -> Answers:
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
@@ -563,6 +564,11 @@ class MCHIndex:
 
     def _matching(self, conditions: Filter) -> NDArray[np.int64]:
         """The keys of the images that match a filter; remembered until the store changes."""
+        if not isinstance(conditions, Mapping):
+            raise TypeError(
+                "a filter is a mapping of keys to values, such as {'album': '2024'}, not "
+                f"{type(conditions).__name__}"
+            )
         version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
         held = self._filters.get(text)
         if held is None or held[0] != version:

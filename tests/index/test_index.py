@@ -486,7 +486,7 @@ def test_hits_outlive_the_index(tmp_path: Path) -> None:
             assert looked_at[0].ids == [1]
         for held in (answers, looked_at):
             assert [(hit.id, hit.metadata) for hit in held[0]] == [(1, {"a": 1})]
-            assert "1 hits" in repr(held[0])
+            assert "1 hit," in repr(held[0])
 
 
 def test_stats(tmp_path: Path) -> None:

@@ -42,7 +42,13 @@ def write_fact(folder: Path, name: str, value: Any) -> None:
     db.close()
 
 
-IDENTITY = {"bits": BITS, "fingerprint": None, "name": None, "names": [], "boxes": []}
+IDENTITY: dict[str, Any] = {
+    "bits": BITS,
+    "fingerprint": None,
+    "name": None,
+    "names": [],
+    "boxes": [],
+}
 
 
 @pytest.mark.parametrize(
