@@ -10,8 +10,9 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from helpers.indexes import BITS, codes_for
-from mchindex import MCHIndex, StoreDamagedError
+from helpers.indexes import BITS, codes_for, painted, tiny_model
+from helpers.pictures import encoded
+from mchindex import ImageError, MCHIndex, StoreDamagedError
 from mchindex.index.export import export_index
 from mchindex.index.verify import verify
 from mchindex.storage.records import Row
@@ -72,3 +73,36 @@ def test_a_fact_of_another_shape_is_damage(folder: Path, name: str, value: Any) 
         MCHIndex.open(folder)
     assert any(said in problem for problem in verify(folder).problems)
     assert export_index(folder, io.BytesIO()).images == 3
+
+
+def picture() -> bytes:
+    return encoded(painted(3), "PNG")
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_any_kind_of_bytes_is_one_image(kind: Any) -> None:
+    with MCHIndex(tiny_model()) as index:
+        assert index.add(kind(picture())) == [0]
+        assert index.search(kind(picture()), 1).distances == [0]
+        with pytest.raises(TypeError, match=r"\[image\] for one"):
+            index.model.encode(kind(picture()))
+
+
+def test_a_file_object_is_named_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.jpg"
+    file.write_bytes(b"not a picture")
+    with MCHIndex(tiny_model()) as index, open(file, "rb") as stream:
+        with pytest.raises(ImageError) as error:
+            index.add(stream)
+        assert str(error.value) == f"{file}: not an image of a known format"
+        with pytest.raises(TypeError, match=r"\[image\] for one"):
+            index.model.encode(stream)
+
+
+def test_a_file_in_text_mode(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(picture())
+    with MCHIndex(tiny_model()) as index, open(file) as stream:
+        for take in (index.add, index.search):
+            with pytest.raises(ImageError, match="open it in binary mode"):
+                take(stream)
