@@ -201,7 +201,7 @@ class Store:
 
     def _insert(self, db: sqlite3.Connection, rows: Sequence[Row], state: State) -> None:
         db.executemany(
-            f"INSERT INTO images ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            f"INSERT INTO images ({COLUMNS}) VALUES ({','.join('?' for _ in COLUMNS.split(','))})",
             (row_values(row, key) for key, row in enumerate(rows, state.key + 1)),
         )
         last = state.key + len(rows)
@@ -246,16 +246,11 @@ class Store:
         """Changes columns of images whose codes stay: the file's time, the metadata."""
         with self.transaction() as db:
             for row in list(_rows(db, "id", list(ids))):
-                kept = {"time": row.time, "size": row.size, "metadata": row.metadata}
-                new = kept | ids[row.id]
-                path = "" if row.path is not None and row.path == row.id else row.path
-                crc = row_crc(
-                    row.key, row.id, path, new["size"], new["time"], row.hash, row.width,
-                    row.height, new["metadata"],
-                )  # fmt: skip
+                new = row._replace(**ids[row.id])
+                crc = row_values(new, row.key)[-1]
                 db.execute(
                     "UPDATE images SET size = ?, time = ?, metadata = ?, crc = ? WHERE key = ?",
-                    (new["size"], new["time"], new["metadata"], crc, row.key),
+                    (new.size, new.time, new.metadata, crc, row.key),
                 )
 
     def trim_removals(self) -> None:
