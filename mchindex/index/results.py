@@ -14,6 +14,7 @@ from mchindex.regions import PixelBox
 from mchindex.storage.records import Id
 
 Limit = Literal["max_radius", "max_buckets"]
+MOST = 2**63 - 1  # the engine counts no more buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class Hits(Sequence[Hit]):
             # Most of these buckets are empty, and nobody walked through them.
             many = self.buckets >= 10**6
             visited = f"{self.buckets:.1e}".replace("+", "") if many else f"{self.buckets:,}"
+            if self.buckets == MOST:
+                visited = f"more than {visited}"
             text = (
                 f"radius {self.radius}: a walk through all buckets would have visited {visited}; "
                 f"the engine looked at {self.codes:,} codes at most"

@@ -50,3 +50,10 @@ def test_a_filter_that_is_no_mapping(index: MCHIndex, wrong: Any) -> None:
     for ask in (index.count, index.ids, lambda f: index.search_codes(QUERIES, filter=f)):
         with pytest.raises(TypeError, match="a filter is a mapping"):
             ask(wrong)
+
+
+def test_a_walk_too_long_to_count() -> None:
+    with MCHIndex(bits=64) as index:
+        index.add_codes([0], np.zeros((1, 8), np.uint8))
+        hits = index.search_codes(np.zeros(8, np.uint8), 2)  # all 2^64 buckets
+        assert "visited more than 9.2e18" in hits.effort()
