@@ -28,7 +28,10 @@ class Tensor(Protocol):
 
 
 # One image, as `read_picture` takes it.
-Source: TypeAlias = PathLike | bytes | IO[bytes] | Image.Image | NDArray[Any] | Tensor
+Source: TypeAlias = (
+    PathLike | bytes | bytearray | memoryview | IO[bytes] | Image.Image | NDArray[Any] | Tensor
+)
+BYTES = (bytes, bytearray, memoryview)
 
 _ORIENTATION = 0x0112  # the EXIF tag that says how the camera was held
 _TURNS = {
@@ -73,19 +76,7 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
         source = _of_tensor(source)
     if isinstance(source, np.ndarray):
         source = _of_array(source)
-    if isinstance(source, Image.Image):
-        name = getattr(source, "filename", "") or "the given image"
-    elif isinstance(source, bytes):
-        name = f"the given {len(source)} bytes"
-    elif isinstance(source, (str, os.PathLike)):
-        name = os.fspath(source)
-    elif is_file_object(source):
-        name = file_name(source) or "the given file"
-    else:
-        raise TypeError(
-            "an image must be a file name, bytes, a binary file object, a Pillow image, a NumPy "
-            f"array or a tensor, not {type(source).__name__}"
-        )
+    name = source_name(source)
     try:
         if isinstance(source, Image.Image):
             return _upright_rgb(source, source.size)
@@ -109,6 +100,22 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
         raise ImageError(f"{name}: {error or type(error).__name__}") from error
 
 
+def source_name(source: Source) -> str:
+    """What an error calls a picture, as in "NAME: reason". Raises TypeError for anything else."""
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    if isinstance(source, BYTES):
+        return f"the given {len(source)} bytes"
+    if isinstance(source, (Image.Image, np.ndarray)) or hasattr(source, "ndim"):
+        return getattr(source, "filename", "") or "the given image"
+    if is_file_object(source):
+        return file_name(source) or "the given file"
+    raise TypeError(
+        "an image must be a file name, bytes, a binary file object, a Pillow image, a NumPy array "
+        f"or a tensor, not {type(source).__name__}"
+    )
+
+
 def is_file_object(source: object) -> bool:
     """Whether `source` can be read like a file."""
     return callable(getattr(source, "read", None)) and not isinstance(source, os.PathLike)
@@ -122,18 +129,18 @@ def file_name(stream: Any) -> str | None:
 
 def read_all(stream: IO[bytes]) -> bytes:
     """Reads a file object to its end."""
+    if isinstance(stream, io.TextIOBase):
+        raise TypeError("the file is open in text mode: open it in binary mode")
     data = stream.read()
     if not isinstance(data, bytes):
-        raise TypeError(
-            f"an image file must be opened in binary mode: reading it gave {type(data).__name__}"
-        )
+        raise TypeError(f"reading the file gave {type(data).__name__}, not bytes")
     return data
 
 
 def _opened(source: Any) -> IO[bytes]:
     if isinstance(source, (str, os.PathLike)):
         return open(source, "rb")
-    return io.BytesIO(source if isinstance(source, bytes) else read_all(source))
+    return io.BytesIO(source if isinstance(source, BYTES) else read_all(source))
 
 
 class Thumbnail(NamedTuple):

@@ -18,7 +18,7 @@ Filter = Mapping[str, Any]
 # For the type checker. Where the shape of an array is not known, an array of pixels counts as one
 # image, and an array of codes as several codes.
 OneImage = (
-    str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | Tensor
+    str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Image.Image | Tensor
     | np.ndarray[tuple[int, int, int], np.dtype[Any]] | np.ndarray[tuple[int, int], np.dtype[Any]]
 )  # fmt: skip
 OneCode = np.ndarray[tuple[int], np.dtype[Any]]

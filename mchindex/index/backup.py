@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mchindex.catalogue import shipped_name
 from mchindex.files import sync_folder
+from mchindex.index.table import Saved
 from mchindex.storage.schema import FILE
 from mchindex.storage.store import Store
 
@@ -48,11 +49,11 @@ def _copy_snapshot(store: Store, new: Path) -> None:
     """Copies the snapshot that the copied store refers to. If a writer has replaced it in the
     meantime, the copy has no snapshot and takes longer to open."""
     with contextlib.closing(Store(new)) as copy:
-        facts = copy.get("snapshot")
-        if facts is None or store.folder is None:
+        saved = Saved.of_store(copy)
+        if saved is None or store.folder is None:
             return
         try:
-            shutil.copyfile(store.folder / facts["file"], new / facts["file"])
+            shutil.copyfile(store.folder / saved.file, new / saved.file)
         except FileNotFoundError:
             with copy.writer():
                 copy.set(snapshot=None)

@@ -99,12 +99,12 @@ def created(file: str | os.PathLike[str], overwrite: bool = False) -> Iterator[I
 def _header(store: Store) -> Header:
     """The header from what the index records about itself or, if that is damaged, its model."""
     try:
-        facts = store.get("model")
+        identity = Identity.of_store(store)
     except StoreError:
         return _rescued_header(store)
-    if facts is None:
+    if identity is None:
         raise NotAnIndexError(f"{store.name} has never been filled: there is nothing to export")
-    return Header(Identity.from_json(facts))
+    return Header(identity)
 
 
 def _rescued_header(store: Store) -> Header:

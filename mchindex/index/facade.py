@@ -305,9 +305,9 @@ class MCHIndex:
             raise TypeError("search takes either a query or the id of an image in the index")
         if id is not None:
             code, name = self._searcher.code_of(id, region)
-            return self._searcher.search(code, k, leave_out=name, **limits)[0]
+            return self._searcher.search(code, k, name, **limits)[0]
         codes, single = self._query_codes(query, region)
-        answers = self._searcher.search(codes, k, **limits)
+        answers = self._searcher.search(codes, k, None, **limits)
         return answers[0] if single else answers
 
     def within(
@@ -353,7 +353,9 @@ class MCHIndex:
         One code, (bits // 8,), gives Hits. The limits are those of `search`.
         """
         array = np.asarray(codes)
-        answers = self._searcher.search(array[None] if array.ndim == 1 else array, k, **limits)
+        answers = self._searcher.search(
+            array[None] if array.ndim == 1 else array, k, None, **limits
+        )
         return answers[0] if array.ndim == 1 else answers
 
     def _query_codes(self, query: Any, region: Any) -> tuple[NDArray[np.uint8], bool]:

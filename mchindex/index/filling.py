@@ -41,20 +41,19 @@ class Filling:
 
     def _identified(self, model: AnyModel | None, bits: int | None) -> Identity:
         """The identity of the index: read from it, or written to it if it is new."""
-        facts = self._store.get("model")
-        if facts is None:
+        identity = Identity.of_store(self._store)
+        if identity is None:
             if self._store.get("uuid") is None or len(self._store):
                 raise StoreDamagedError(
                     f"{self._store.name} is damaged: it does not say which model filled it"
                 )
             with self._store.writer(max(self._wait, 10.0)):
-                facts = self._store.get("model")  # another process may have been first
-                if facts is None:
+                identity = Identity.of_store(self._store)  # another process may have been first
+                if identity is None:
                     identity = self._new_identity(model, bits)
                     self._keep_model()  # first: an index that names a model must have it
                     self._store.set(model=identity.to_json())
                     return identity
-        identity = Identity.from_json(facts)
         if bits is not None and bits != identity.bits:
             raise ModelMismatchError(
                 f"{self._store.name} holds codes of {identity.bits} bits, not {bits}"

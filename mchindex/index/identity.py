@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mchindex._core import BucketTable
 from mchindex.errors import ModelMismatchError
 from mchindex.regions import Box, Layout, PixelBox, in_pixels
+from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
     from mchindex.models import MCHModel
@@ -47,6 +48,17 @@ class Identity:
         if len(regions) != len(boxes) or facts["bits"] not in range(8, 257, 8):
             raise ValueError("an identity needs one box per region, and codes of 8 to 256 bits")
         return cls(facts["bits"], facts["fingerprint"], facts["name"], regions, tuple(boxes))
+
+    @classmethod
+    def of_store(cls, store: Store) -> Identity | None:
+        """What a store records; None if it records nothing. Raises StoreDamagedError."""
+        facts = store.get("model")
+        if facts is None:
+            return None
+        try:
+            return cls.from_json(facts)
+        except (KeyError, TypeError, ValueError):
+            raise store.unreadable("model") from None
 
     def to_json(self) -> dict[str, Any]:
         return {

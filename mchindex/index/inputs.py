@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -17,7 +16,16 @@ from PIL import Image
 
 from mchindex.errors import ImageError
 from mchindex.folders import is_image_name, walk
-from mchindex.images import Picture, Source, file_name, is_file_object, open_rgb, read_picture
+from mchindex.images import (
+    BYTES,
+    Picture,
+    Source,
+    file_name,
+    is_file_object,
+    open_rgb,
+    read_picture,
+    source_name,
+)
 from mchindex.storage.records import Id, Known
 from mchindex.storage.store import Store
 
@@ -60,16 +68,17 @@ class Item:
         if known is not None and self._is_unchanged():
             self.hash = known
             return None
+        given: Any = self.source
         try:
             if self.path is None:
                 return self._in_memory(known)
-            data = self._read()
-            self.hash = hashlib.sha256(data).digest()
+            given = self._read()
+            self.hash = hashlib.sha256(given).digest()
             if self.hash == known:
                 return None
-            picture = read_picture(data, least)
+            picture = read_picture(given, least)
         except ImageError as error:
-            self.error = re.sub(r"^the given (\d+ bytes|image|file): ", "", str(error))
+            self.error = str(error).removeprefix(f"{source_name(given)}: ")
             return None
         except OSError as error:
             self.error = error.strerror or str(error)
@@ -160,7 +169,7 @@ def to_items(
 
 def one_image(images: Any) -> bool:
     """Whether `images` is one image, file, folder or pattern rather than several."""
-    if isinstance(images, (str, bytes, os.PathLike, Image.Image)) or is_file_object(images):
+    if isinstance(images, (str, *BYTES, os.PathLike, Image.Image)) or is_file_object(images):
         return True
     return getattr(images, "ndim", 4) <= 3 and (
         (isinstance(images, np.ndarray) and images.dtype.kind not in "UO")

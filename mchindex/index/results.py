@@ -14,6 +14,7 @@ from mchindex.regions import PixelBox
 from mchindex.storage.records import Id
 
 Limit = Literal["max_radius", "max_buckets"]
+MOST = 2**63 - 1  # the engine counts no more buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Hit:
         }
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False)
 class Hits(Sequence[Hit]):
     """The answer to one query: hits, nearest first, and the work that the search did."""
 
@@ -76,6 +77,8 @@ class Hits(Sequence[Hit]):
             # Most of these buckets are empty, and the engine did not visit them.
             many = self.buckets >= 10**6
             visited = f"{self.buckets:.1e}".replace("+", "") if many else f"{self.buckets:,}"
+            if self.buckets == MOST:
+                visited = f"more than {visited}"
             text = (
                 f"radius {self.radius}: a walk through all buckets would have visited {visited}; "
                 f"the engine looked at {self.codes:,} codes at most"
@@ -91,13 +94,15 @@ class Hits(Sequence[Hit]):
             "candidates": self.candidates,
             "exact": self.exact,
             "limited_by": self.limited_by,
+            "codes": self.codes,
         }
 
     def __repr__(self) -> str:
         lines = [f"  {hit.distance:3d}  {hit.region:<12}  {hit.id}" for hit in self[:10]]
         more = [f"  … {len(self) - 10} more"] if len(self) > 10 else []
         limit = f" (stopped by {self.limited_by})" if self.limited_by else ""
-        return "\n".join([f"{len(self)} hits, {self.effort()}{limit}", *lines, *more])
+        count = f"{len(self)} hit{'' if len(self) == 1 else 's'}"
+        return "\n".join([f"{count}, {self.effort()}{limit}", *lines, *more])
 
     def _repr_html_(self) -> str:
         """The hits as a grid of pictures, for notebooks."""
@@ -171,10 +176,15 @@ class Answers(Sequence[Hits]):
 
     def load(self) -> None:
         """Reads the records of all hits, unless they have been read already."""
-        if self._read is not None:
+        read = self._read  # another thread may be loading them, too
+        if read is not None:
             found = self._found
-            self._hits = self._read(found.keys, found.regions, found.distances)
+            self._hits = read(found.keys, found.regions, found.distances)
             self._read = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.load()  # a copy, perhaps in another process, has no index to read from
+        return self.__dict__
 
     def _at(self, row: int) -> Hits:
         self.load()

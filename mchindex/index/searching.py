@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -60,6 +60,8 @@ class Searcher:
         self,
         codes: Any,
         k: int,
+        leave_out: Id | None,
+        /,
         *,
         offset: int = 0,
         max_radius: int | None = None,
@@ -67,7 +69,6 @@ class Searcher:
         filter: Filter | None = None,
         allowed: Iterable[Id] | None = None,
         threads: int = 0,
-        leave_out: Id | None = None,
     ) -> Answers:
         """The k images nearest to each code. `leave_out` is an image that is not to be a hit; with
         it, there is only one code."""
@@ -155,6 +156,11 @@ class Searcher:
 
     def matching(self, conditions: Filter) -> NDArray[np.int64]:
         """The keys of the images that match a filter, cached until the store changes."""
+        if not isinstance(conditions, Mapping):
+            raise TypeError(
+                "a filter must be a mapping of keys to values, such as {'album': '2024'}, not "
+                f"{type(conditions).__name__}"
+            )
         version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
         cached = self._filters.get(text)
         if cached is None or cached[0] != version:

@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,27 @@ SNAPSHOT_AFTER = 5_000  # changes since the last snapshot that opening an index 
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+class Saved(NamedTuple):
+    """The snapshot that a store names, and the state of the store that it holds."""
+
+    file: str
+    codes: int
+    key: int  # `key`, `gone` and `keys` are those of a Position
+    gone: int
+    keys: int
+    changes: int  # so far: images given a key, and removals
+
+    @classmethod
+    def of_store(cls, store: Store) -> Saved | None:
+        """None if the store names no snapshot. Raises StoreDamagedError."""
+        facts = store.get("snapshot")
+        if facts is None:
+            return None
+        if not isinstance(facts, dict) or facts.keys() != set(cls._fields):
+            raise store.unreadable("snapshot")
+        return cls(**facts)
 
 
 class LiveTable:
@@ -101,6 +122,10 @@ class LiveTable:
 
     def insert(self, rows: Sequence[Row]) -> Mapping[Id, Known]:
         """Stores images and adds their codes to the table; returns the images they replaced."""
+        width = code_type(self._bits).itemsize
+        for row in rows:  # refused here, because in the store they would count as damaged
+            if not row.codes or len(row.codes) % width:
+                raise ValueError(f"image {row.id!r} has no codes of {self._bits} bits")
         self.refresh()
         before = self._position
         done = self._store.insert(rows)
@@ -175,17 +200,17 @@ class LiveTable:
 
     def _load_snapshot(self) -> None:
         """Starts from the last snapshot, if it is intact and belongs to this store."""
-        folder, facts = self._store.folder, self._store.get("snapshot")
-        if folder is None or facts is None:
+        folder, saved = self._store.folder, Saved.of_store(self._store)
+        if folder is None or saved is None:
             return
         try:
-            table = BucketTable.load(folder / facts["file"], mmap=True)
+            table = BucketTable.load(folder / saved.file, mmap=True)
         except (SnapshotError, OSError):
             return  # no harm done: the store has everything
-        if table.bits == self._bits and table.n_codes == facts["codes"]:
+        if table.bits == self._bits and table.n_codes == saved.codes:
             self._table = table
-            self._position = Position(facts["key"], facts["gone"], facts["keys"])
-            self._snapshot_at = facts["changes"]
+            self._position = Position(saved.key, saved.gone, saved.keys)
+            self._snapshot_at = saved.changes
 
     def _save_snapshot(self) -> None:
         """Within the writer's lock: saves a snapshot if opening the index would take long."""
@@ -201,16 +226,9 @@ class LiveTable:
             except OSError:
                 return  # the disk may be full: opening takes longer, but nothing is lost
             # A snapshot is used only if the store names it.
-            self._store.set(
-                snapshot={
-                    "file": file,
-                    "codes": self._table.n_codes,
-                    "key": self._position.key,
-                    "gone": self._position.gone,
-                    "keys": self._position.keys,
-                    "changes": changes,
-                }
-            )
+            at = self._position
+            saved = Saved(file, self._table.n_codes, at.key, at.gone, at.keys, changes)
+            self._store.set(snapshot=saved._asdict())
             for old in folder.glob(f"{SNAPSHOT}*"):  # including those of writers that crashed
                 if old.name != file:
                     old.unlink(missing_ok=True)

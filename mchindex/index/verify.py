@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,12 +18,13 @@ from mchindex.errors import SnapshotError, StoreDamagedError, StoreError
 from mchindex.index.adding import groups
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import Identity
-from mchindex.index.table import SNAPSHOT
+from mchindex.index.table import SNAPSHOT, Saved
 from mchindex.storage.records import Row, unpack_codes
 from mchindex.storage.rescue import salvage
 from mchindex.storage.store import Store
 
 BATCH = 5_000  # images compared with the snapshot at a time
+T = TypeVar("T")
 
 
 @dataclass
@@ -57,9 +59,8 @@ def verify(path: str | os.PathLike[str], *, model: bool = True, wait: float = 10
                 stack.enter_context(store.one_state())
                 snapshot = _Snapshot(store, report)
             report.problems += _integrity(store)
-            facts = _fact(store, "model", report)
-            if facts is not None:
-                identity = Identity.from_json(facts)
+            identity = _read(partial(Identity.of_store, store), report)
+            if identity is not None:
                 _rows(store, identity.bits, snapshot, report)
                 snapshot.end()
                 _model(folder, identity, model, report)
@@ -78,9 +79,9 @@ def _integrity(store: Store) -> list[str]:
         return [str(error)]
 
 
-def _fact(store: Store, name: str, report: Verified) -> Any:
+def _read(what: Callable[[], T], report: Verified) -> T | None:
     try:
-        return store.get(name)
+        return what()
     except StoreError as error:
         report.problems.append(str(error))
         return None
@@ -122,23 +123,23 @@ class _Snapshot:
     def __init__(self, store: Store, report: Verified) -> None:
         self._report, self._table = report, None
         assert store.folder is not None
-        facts = _fact(store, "snapshot", report)
-        self._note_strays(store.folder, None if facts is None else facts["file"])
-        if facts is None:
+        saved = _read(partial(Saved.of_store, store), report)
+        self._note_strays(store.folder, None if saved is None else saved.file)
+        if saved is None:
             return
-        report.snapshot = facts["file"]
+        report.snapshot = saved.file
         try:
-            table = BucketTable.load(store.folder / facts["file"], mmap=True)
+            table = BucketTable.load(store.folder / saved.file, mmap=True)
         except (SnapshotError, OSError) as error:
             # Nothing is lost: the store has everything.
             self._problem(f"cannot be used ({error}): opening the index takes longer")
             return
-        if table.n_codes != facts["codes"]:
-            self._problem(f"has {table.n_codes:,} codes instead of {facts['codes']:,}")
+        if table.n_codes != saved.codes:
+            self._problem(f"has {table.n_codes:,} codes instead of {saved.codes:,}")
             return
-        self._table, self._last, self._codes = table, facts["key"], 0
+        self._table, self._last, self._codes = table, saved.key, 0
         try:
-            table.remove(store.removed(facts["gone"]))
+            table.remove(store.removed(saved.gone))
         except StoreError as error:
             report.problems.append(str(error))
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from mchindex.catalogue import find, names
 from mchindex.errors import ModelError
 from mchindex.files import write_file
-from mchindex.images import Source, read_picture
+from mchindex.images import BYTES, Source, is_file_object, read_picture
 from mchindex.models.backbones import BACKBONES, Backbone, Wrapped, create_backbone
 from mchindex.models.extract import Engine, Extractor, Job, Mode, choose_device
 from mchindex.models.hashing import HashMethod, Packed, pack
@@ -172,7 +172,7 @@ class MCHModel:
         boxes: NDArray[np.float64],
         region: Sequence[float] | None = None,
     ) -> NDArray[np.float16]:
-        if isinstance(images, (str, bytes, PathLike, Image.Image)):
+        if isinstance(images, (str, *BYTES, PathLike, Image.Image)) or is_file_object(images):
             raise TypeError("pass a list of images: [image] for one")
 
         def load(source: Source) -> Job:

@@ -80,7 +80,7 @@ def is_intact(key: int, blob: Any) -> bool:
     return int.from_bytes(blob[-4:], "little") == crc32(blob[:-4], key & 0xFFFFFFFF)
 
 
-_NONE = (None,) * 7
+_NONE = (None,) * (len(Row._fields) - 3)  # all but id, codes and key
 _NOTHING = repr(_NONE)
 
 
@@ -90,16 +90,15 @@ def row_crc(key: int, id: Id, *rest: Any) -> int:
 
 
 def read_row(values: tuple[Any, ...]) -> Row:
-    key, id_, path, size, time_, hash_, width, height, metadata, codes, crc = values
-    rest = (path, size, time_, hash_, width, height, metadata)
+    key, id_, *rest, codes, crc = values
     if not isinstance(key, int) or crc != row_crc(key, id_, *rest):
         raise StoreDamagedError(f"the record of image number {key} is damaged")
-    if path == "":
-        path = str(id_)
-    return Row(id_, codes, path, size, time_, hash_, width, height, metadata, key)
+    path, *others = rest
+    return Row._make((id_, codes, str(id_) if path == "" else path, *others, key))
 
 
 def row_values(row: Row, key: int) -> tuple[Any, ...]:
+    """The values of `COLUMNS`."""
     id_, codes, path, *others, _ = row
     if path is not None and path == id_:
         path = ""

@@ -201,7 +201,7 @@ class Store:
 
     def _insert(self, db: sqlite3.Connection, rows: Sequence[Row], state: State) -> None:
         db.executemany(
-            f"INSERT INTO images ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            f"INSERT INTO images ({COLUMNS}) VALUES ({','.join('?' for _ in COLUMNS.split(','))})",
             (row_values(row, key) for key, row in enumerate(rows, state.key + 1)),
         )
         last = state.key + len(rows)
@@ -246,16 +246,11 @@ class Store:
         """Changes the size, the time or the metadata of images whose codes stay the same."""
         with self.transaction() as db:
             for row in list(_rows(db, "id", list(ids))):
-                old = {"time": row.time, "size": row.size, "metadata": row.metadata}
-                new = old | ids[row.id]
-                path = "" if row.path is not None and row.path == row.id else row.path
-                crc = row_crc(
-                    row.key, row.id, path, new["size"], new["time"], row.hash, row.width,
-                    row.height, new["metadata"],
-                )  # fmt: skip
+                new = row._replace(**ids[row.id])
+                crc = row_values(new, row.key)[-1]
                 db.execute(
                     "UPDATE images SET size = ?, time = ?, metadata = ?, crc = ? WHERE key = ?",
-                    (new["size"], new["time"], new["metadata"], crc, row.key),
+                    (new.size, new.time, new.metadata, crc, row.key),
                 )
 
     def trim_removals(self) -> None:
@@ -273,9 +268,11 @@ class Store:
         try:
             return schema.get_fact(db, name)
         except ValueError:
-            raise StoreDamagedError(
-                f"{self.name} is damaged: its record of {name!r} cannot be read"
-            ) from None
+            raise self.unreadable(name) from None
+
+    def unreadable(self, name: str) -> StoreDamagedError:
+        """The error for a fact that is not what was written."""
+        return StoreDamagedError(f"{self.name} is damaged: its record of {name!r} cannot be read")
 
     def set(self, **facts: Any) -> None:
         with self.transaction() as db:
@@ -286,6 +283,8 @@ class Store:
         state = self._get(db, "state")
         if state is None:
             raise StoreDamagedError(f"{self.name} is damaged: the number of its images is missing")
+        if not isinstance(state, list) or len(state) != len(State._fields):
+            raise self.unreadable("state")
         return State(*state)
 
     @staticmethod

@@ -490,7 +490,7 @@ def test_hits_outlive_the_index(tmp_path: Path) -> None:
             assert used[0].ids == [1]
         for result in (answers, used):
             assert [(hit.id, hit.metadata) for hit in result[0]] == [(1, {"a": 1})]
-            assert "1 hits" in repr(result[0])
+            assert "1 hit," in repr(result[0])
 
 
 def test_stats_describe_the_index(tmp_path: Path) -> None:
