@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mchindex.errors import StoreDamagedError, StoreError
 from mchindex.storage.records import COLUMNS, Row, is_intact, read_row
-from mchindex.storage.schema import FILE, State
+from mchindex.storage.schema import FILE
 from mchindex.storage.store import Store
 
 TOGETHER = 1000  # keys read with one query, as long as nothing is damaged
@@ -45,8 +45,8 @@ def _between(store: Store, low: int, high: int) -> Iterator[Row | None]:
 
 def _last_key(store: Store) -> int:
     """The largest key there may be, from the best source that can still be read."""
-    with contextlib.suppress(StoreError, TypeError):
-        return State(*store.get("state")).key
+    with contextlib.suppress(StoreError):
+        return store.state().key
     with contextlib.suppress(StoreError), store.reading() as db:
         return int(db.execute("SELECT max(key) FROM images").fetchone()[0] or 0)
     assert store.folder is not None

@@ -279,6 +279,11 @@ class Store:
             for name, value in facts.items():
                 schema.set_fact(db, name, value)
 
+    def state(self) -> State:
+        """How much the store holds. Raises StoreDamagedError."""
+        with self.reading() as db:
+            return self._state(db)
+
     def _state(self, db: sqlite3.Connection) -> State:
         state = self._get(db, "state")
         if state is None:

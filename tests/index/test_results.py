@@ -48,7 +48,7 @@ def test_an_option_that_is_not_public(index: MCHIndex) -> None:
 @pytest.mark.parametrize("wrong", ["album", [("album", "2024")], 5])
 def test_a_filter_that_is_no_mapping(index: MCHIndex, wrong: Any) -> None:
     for ask in (index.count, index.ids, lambda f: index.search_codes(QUERIES, filter=f)):
-        with pytest.raises(TypeError, match="a filter is a mapping"):
+        with pytest.raises(TypeError, match="a filter must be a mapping"):
             ask(wrong)
 
 
