@@ -175,7 +175,7 @@ def _checked(paths: Sequence[str], prune: bool) -> list[str]:
 def _check_model(index: Path, model: str | None) -> None:
     """Raises ValueError for an unknown model before an index is created."""
     from mchindex.catalogue import CONFIG, find, names
-    from mchindex.index.filling import DEFAULT_MODEL
+    from mchindex.index.model import DEFAULT_MODEL
     from mchindex.storage.store import Store
 
     if model is None and Store.exists(index):
@@ -191,8 +191,8 @@ def _on_budget(
     """The model of a new index, set to keep this many codes per image on average."""
     from mchindex.errors import ImageError
     from mchindex.images import open_rgb
-    from mchindex.index.filling import DEFAULT_MODEL
     from mchindex.index.inputs import to_items
+    from mchindex.index.model import DEFAULT_MODEL
     from mchindex.models import MCHModel
     from mchindex.storage.store import Store
 

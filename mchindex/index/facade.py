@@ -18,9 +18,9 @@ from mchindex.index.adding import BATCH, Added, Adding, OnCommit, groups, metada
 from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, OneCode, OneImage
 from mchindex.index.backup import back_up
 from mchindex.index.codes import rows_of_codes
-from mchindex.index.filling import AnyModel, Filling
 from mchindex.index.identity import Identity
 from mchindex.index.inputs import Metadata, one_image, resolved_ids, to_items
+from mchindex.index.model import AnyModel, IndexModel
 from mchindex.index.results import Answers, Hits
 from mchindex.index.searching import Searcher
 from mchindex.index.table import LiveTable
@@ -72,7 +72,7 @@ class MCHIndex:
         self._closed = False
         try:
             self._store.check_schema()
-            self._filling = Filling(self._store, model, bits, wait, device)
+            self._model = IndexModel(self._store, model, bits, wait, device)
             self._live = LiveTable(self._store, self.bits)
             self._searcher = Searcher(self._store, self._live, self.identity)
         except BaseException:
@@ -105,12 +105,12 @@ class MCHIndex:
     @property
     def model(self) -> MCHModel:
         """The model that fills the index. It is loaded when it is first needed."""
-        return self._filling.model
+        return self._model.model
 
     @property
     def identity(self) -> Identity:
         """What the codes are: their width, their model, their regions."""
-        return self._filling.identity
+        return self._model.identity
 
     @property
     def bits(self) -> int:

@@ -19,7 +19,7 @@ DEFAULT_MODEL = "coco-64"
 AnyModel: TypeAlias = Union["MCHModel", str, os.PathLike[str]]  # a model, its name or its folder
 
 
-class Filling:
+class IndexModel:
     """The identity of an index, and the model behind it."""
 
     def __init__(
