@@ -1,13 +1,48 @@
-"""Writes files so that a reader never sees a partial one, not even after a power failure."""
+"""Opens and writes files.
+
+Files that a user names are opened without blocking, and only if they are regular files. Files are
+written so that a reader never sees a partial one, not even after a power failure.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+
+def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Opens a regular file for reading; raises OSError for anything else.
+
+    A named pipe would block until something writes to it, and a device may never end.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
+    """The bytes of a regular file; raises OSError if there are more than `most`."""
+    with open_file(path) as stream:
+        if most is None:
+            return stream.read()
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than the {most:,} bytes allowed", os.fspath(path))
+    return content
 
 
 @contextmanager
