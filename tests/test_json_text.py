@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -32,13 +33,13 @@ def test_what_is_written_is_read_back_and_is_standard_json(value: Any) -> None:
     "text", ["1e999", "-1e999", "NaN", "Infinity", "-Infinity", '{"a": [1e400]}']
 )
 def test_numbers_that_are_not_finite_are_refused(text: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="too large a number|is not JSON"):
         json_text.loads(text)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, "\ud800", b"x"])
 def test_values_without_a_json_text_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="not JSON|surrogates"):
         json_text.dumps(value)
 
 
@@ -69,7 +70,5 @@ def test_brackets_in_text_do_not_count(text: str) -> None:
 
 @given(st.binary(max_size=50) | st.text('[]{}",:0123456789.eE+-', max_size=50).map(str.encode))
 def test_any_bytes_give_a_value_or_a_value_error(data: bytes) -> None:
-    try:
+    with contextlib.suppress(ValueError):
         json_text.dumps(json_text.loads(data))
-    except ValueError:
-        pass
