@@ -301,8 +301,8 @@ def test_a_layout_with_too_many_regions_is_refused(
     "text",
     [
         "grid:99999999999x1",  # more digits than any layout needs
-        "grid:٣x٣",  # digits, but not ASCII
-        "corners@٠.5",
+        "grid:\u0663x\u0663",  # digits, but not ASCII
+        "corners@\u0660.5",
         "corners@nan",
         "corners@inf",
         "corners@-0.5",
