@@ -318,6 +318,29 @@ def test_where_features_are_kept_unless_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HOME", "/home/someone")
     assert default_cache() == Path("/home/someone/.cache/mchindex")
 
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert default_cache() is None
+
+
+@pytest.mark.parametrize("kind", ["pipe", "shape", "type"])
+def test_a_shard_that_cannot_be_used_is_computed_again(
+    kind: str, tmp_path: Path, source: FileSource, extractor: Counting
+) -> None:
+    cache = FeatureCache(tmp_path / "cache")
+    want = cache.features(extractor, source, range(3), WithCrops(2, 0.5))
+    (path,) = shards(tmp_path / "cache")
+    if kind == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    else:
+        np.save(path, want[:2] if kind == "shape" else want.astype(np.float32))
+    again = cache.features(extractor, source, range(3), WithCrops(2, 0.5))
+    np.testing.assert_array_equal(again, want)
+    assert path.is_file()
+
 
 # Live views.
 
