@@ -65,8 +65,8 @@ def import_(
         typer.echo(f"{show.number(done.added, 'image')} added{replaced} in {index}")
     for line in done.refused[:LISTED]:
         say(line)
-    if len(done.refused) > LISTED:
-        say(f"… {len(done.refused) - LISTED:,} more invalid lines")
+    if done.invalid > LISTED:
+        say(f"… {done.invalid - LISTED:,} more invalid lines")
     if done.cut:
         say(f"{file} is truncated or damaged: it may have held more images")
-    return INCOMPLETE if done.refused or done.cut else FINE
+    return INCOMPLETE if done.invalid or done.cut else FINE
