@@ -22,7 +22,7 @@ def loads(text: str | bytes, deepest: int = DEEPEST) -> Any:
     if isinstance(text, bytes):
         text = text.decode("utf-8")
     _check_depth(text, deepest)
-    return json.loads(text, parse_float=_finite, parse_constant=_no_constant)
+    return _DECODER.decode(text)
 
 
 def dumps(value: Any) -> str:
@@ -57,3 +57,6 @@ def _finite(text: str) -> float:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)

@@ -102,8 +102,6 @@ def demo(
 
 
 def _print_scenes(result: ScenesDemo) -> None:
-    from rich.markup import escape
-
     console = show.output()
     console.print(
         "\nHow well one code per image (base) and several (MCH) find relevant images, those that "
@@ -111,7 +109,8 @@ def _print_scenes(result: ScenesDemo) -> None:
     )
     console.print(show.gain_table(result.base, result.mch))
     console.print(show.facts({figure.name: figure.meaning for figure in result.figures()}))
-    console.print(f"\n{escape(result.verdict())}")
+    console.print()
+    console.print(show.line(result.verdict()))
     console.print("\nBuckets that the base needs for the same F1:")
     console.print(
         show.facts(
@@ -138,11 +137,9 @@ def _print_photos(result: PhotosDemo) -> None:
 
 
 def _print_page(rows: dict[str, str], result: ScenesDemo | PhotosDemo) -> None:
-    from rich.markup import escape
-
     console = show.output()
     rows = rows | {"page": str(result.page)}
-    console.print("", show.facts({key: escape(value) for key, value in rows.items()}))
+    console.print("", show.facts(rows))
     console.print("\nTry next:")
     for command in result.commands:  # never wrapped: lines to copy
-        console.print(f"  {escape(command)}", soft_wrap=True)
+        console.print(show.line(f"  {command}"), soft_wrap=True)

@@ -322,14 +322,16 @@ def _summary(
     results: dict[str, Evaluation] | None,
     note: str,
 ) -> None:
-    from rich.markup import escape
-
     model, console = trained.model, show.output()
     name = model.method.name.upper()
     title = name if model.policy is None else f"MCH-{name}"
+    console.print()
     console.print(
-        f"\n[bold]{title}[/], {model.bits} bits, {model.backbone.name} at {model.backbone.size} px,"
-        f" {model.mode} regions"
+        show.line(
+            (title, "bold"),
+            f", {model.bits} bits, {model.backbone.name} at {model.backbone.size} px,"
+            f" {model.mode} regions",
+        )
     )
     if results is not None:
         console.print(show.gain_table(results["base"], results.get("mch")))
@@ -343,4 +345,4 @@ def _summary(
     if trained.curve:
         hint = "needs matplotlib: pip install 'mchindex[plot]'"
         rows["learning curve"] = str(out / f"{CURVE}.svg") if can_plot() else hint
-    console.print(show.facts({key: escape(value) for key, value in rows.items() if value}))
+    console.print(show.facts({key: value for key, value in rows.items() if value}))

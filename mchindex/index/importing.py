@@ -32,6 +32,7 @@ from mchindex.storage.store import Store
 
 LONGEST = 1 << 26  # bytes of a line, at most
 LINE_LEVELS = json_text.DEEPEST + 1  # levels of nesting of a line, one more than of its metadata
+CHECKED = 10_000  # lines between two steps of the progress
 REASONS = 1000  # invalid lines for which the reason is kept, at most
 LONGEST_REASON = 300  # characters
 REGIONS = 256  # regions, at most, if the layout is not known
@@ -70,7 +71,7 @@ def import_index(
     """
     with _seekable(file) as (stream, name):
         reader = Reader(stream, name, partial)
-        total = sum(1 for _ in reader.rows())
+        total = sum(1 for _ in reader.rows(progress))
         header, chosen = reader.header, model
         if not Store.exists(folder):
             chosen = _model_for(header, model, name)
@@ -87,7 +88,7 @@ def import_index(
                     if done % 1000 == 0 or done == total:
                         progress(Step("importing", done, total, unit="images"))
 
-            added, replaced = index.add_records(reported())
+            added, replaced = index.add_records(reported()) if total else (0, 0)
     return Imported(added, replaced, reader.refused, reader.cut, reader.invalid)
 
 
@@ -105,22 +106,27 @@ class Reader:
         self.cut = self._torn = False
         self.header = self._header(next(self._lines(), (1, b""))[1])
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, progress: Progress = silent) -> Iterator[Row]:
         self.refused.clear()
         self.invalid = 0
         self.cut = self._torn = False
         count, end = 0, None
         for number, line in itertools.islice(self._lines(), 1, None):
+            if number % CHECKED == 0:
+                progress(Step("checking", number, unit="lines"))
             if end is not None:
                 self._refuse(number, "the file continues after its end")
                 break
+            if len(self.refused) == REASONS and not line.lstrip().startswith(b"{"):
+                self.invalid += 1  # without looking for a reason, which takes longer
+                continue
             try:
                 record = json_text.loads(line, LINE_LEVELS)
                 row = None if _is_end(record) else _row_of(record, self.header.identity)
             except (ValueError, TypeError) as error:
                 if not line.endswith(b"\n"):
                     break  # the last line, which is incomplete
-                self._refuse(number, _reason(error))
+                self._refuse(number, error)
                 continue
             if row is not None:
                 count += 1
@@ -153,12 +159,13 @@ class Reader:
                 raise ExportError(f"{self._name}:{number}: the line is longer than {LONGEST} bytes")
             yield number, line
 
-    def _refuse(self, number: int, reason: str) -> None:
-        if not self._partial:
-            raise ExportError(self._at(number, reason))
+    def _refuse(self, number: int, reason: str | Exception) -> None:
         self.invalid += 1
-        if len(self.refused) < REASONS:
-            self.refused.append(self._at(number, reason))
+        if not self._partial or len(self.refused) < REASONS:
+            text = reason if isinstance(reason, str) else _reason(reason)
+            self.refused.append(self._at(number, text))
+            if not self._partial:
+                raise ExportError(self.refused[-1])
 
     def _at(self, number: int, reason: str) -> str:
         cut = "…" if len(reason) > LONGEST_REASON else ""
