@@ -30,7 +30,6 @@ from mchindex.cli.options import (
     stored_id,
     use_threads,
 )
-
 from mchindex.files import replaceable, write_file
 
 if TYPE_CHECKING:
