@@ -121,7 +121,9 @@ def search(
     }
     found_any, drawn, grids = False, 0, []
     with open_index(index, device=device) as opened:
-        for answer in _answers(opened, queries or [], id, region, k, options):
+        most = max(1, len(opened))
+        options["offset"] = min(offset, most)  # memory is needed for as many hits as are asked for
+        for answer in _answers(opened, queries or [], id, region, min(k, most), options):
             found_any |= len(answer.hits) > 0
             if as_json:
                 show.print_json(answer.to_json())
