@@ -87,7 +87,10 @@ def add(
     ] = False,
     wait: Wait = 0.0,
     batch: Annotated[
-        int, typer.Option(min=1, help="Number of images per commit.", rich_help_panel=MACHINE)
+        int,
+        typer.Option(
+            min=1, max=1_000_000, help="Number of images per commit.", rich_help_panel=MACHINE
+        ),
     ] = 256,
     device: Device = "auto",
     threads: Threads = None,

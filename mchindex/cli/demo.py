@@ -10,7 +10,7 @@ import typer
 
 from mchindex.cli import show
 from mchindex.cli.errors import StoppedError, say
-from mchindex.cli.options import Quiet, Threads, use_threads
+from mchindex.cli.options import LARGEST_SEED, Quiet, Threads, use_threads
 from mchindex.progress import Display
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def demo(
     ] = Path("mch-demo"),
     images: Annotated[
         int | None,
-        typer.Option(metavar="N", help="How many pictures to draw.", show_default="4000"),
+        typer.Option(
+            metavar="N", max=10_000_000, help="How many pictures to draw.", show_default="4000"
+        ),
     ] = None,
     photos: Annotated[
         Path | None,
@@ -50,7 +52,9 @@ def demo(
     seed: Annotated[
         int,
         typer.Option(
-            min=0, help="Seed of the pictures and the training; with --photos, of the queries."
+            min=0,
+            max=LARGEST_SEED,
+            help="Seed of the pictures and the training; with --photos, of the queries.",
         ),
     ] = 0,
     open_page: Annotated[

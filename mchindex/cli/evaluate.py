@@ -18,6 +18,7 @@ from mchindex.cli.learning_options import (
     result_option,
 )
 from mchindex.cli.options import (
+    LARGEST_SEED,
     AsJson,
     Cache,
     Data,
@@ -49,6 +50,7 @@ def evaluate(
         int | None,
         data_option(
             min=0,
+            max=LARGEST_SEED,
             help="Seed of random splits and of random keeping.",
             show_default="that of the model's training split",
         ),

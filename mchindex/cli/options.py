@@ -20,6 +20,7 @@ DATA, MODEL, AGENT, MACHINE = "Data", "Model", "Agent", "Machine"
 INDEX, RESULT, QUERY = "Index", "Result", "Query"
 
 MOST_THREADS = 4096
+LARGEST_SEED = 2**63 - 1
 
 Engine = Literal["auto", "torch", "onnx"]
 

