@@ -324,8 +324,6 @@ class MCHIndex:
         """All images within a Hamming radius (inclusive) of an image, nearest first."""
         if (query is None) == (id is None):
             raise TypeError("within takes either a query or the id of an image in the index")
-        if radius < 0:
-            raise ValueError(f"radius must be at least 0, not {radius}")
         leave_out = None
         if id is not None:
             codes, leave_out = self._searcher.code_of(id, region)
