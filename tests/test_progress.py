@@ -82,3 +82,24 @@ def test_durations_are_written_in_words(length: float, words: str) -> None:
 def test_speeds_are_rounded() -> None:
     assert per_second(1234.5, "images") == "1,234 images/s"
     assert per_second(3.46, "images") == "3.5 images/s"
+
+
+def test_a_closed_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    with reporting(None) as report:
+        assert report is silent
+    with Display() as display:
+        display(Step("agent", 3, 3))
+    assert capsys.readouterr().out == ""
+
+
+def test_titles_are_not_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        "rich.console.Console", lambda **_: Console(file=screen, force_terminal=True, width=100)
+    )
+    with Display(titles={"dch": "[bold]:cat:"}) as display:
+        display(Step("dch", 6, 10))
+    assert "[bold]:cat:" in screen.getvalue()

@@ -10,6 +10,8 @@ import os
 import shutil
 import socket
 import sqlite3
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mchindex
 from helpers.indexes import codes_for
 from helpers.small_model import photo, small_model, write_photos
 from mchindex import MCHIndex, json_text
@@ -194,6 +197,47 @@ def test_an_export_is_read_one_line_at_a_time(tmp_path: Path) -> None:
     rows = list(itertools.islice(Reader(stream, "endless").rows(), 1000))
     assert len(rows) == 1000
     assert stream.lines == 1001
+
+
+MEASURED = """
+import json, resource, sys
+from mchindex.index.export import created, export_index
+from mchindex.index.importing import import_index
+work, source, target = sys.argv[1:]
+if work == "import":
+    done = import_index(source, target).added
+else:
+    with created(target) as stream:
+        done = export_index(source, stream).images
+print(done, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_records_in_flat_memory(tmp_path: Path) -> None:
+    """SQLite keeps up to 64 MiB of pages per connection, and the table 16 MB; records add up to
+    150 MB as text, and to several times that as Python objects."""
+    count, rng = 1_000_000, np.random.default_rng(0)
+    with open(tmp_path / "in.jsonl", "wb") as stream:
+        head = {"format": "mchindex-export", "version": 1, "bits": 64, "model": None}
+        stream.write(joined([head | {"fingerprint": None, "names": [], "boxes": []}]))
+        for id in range(count):
+            codes = [{"region": 0, "keep": None, "code": rng.bytes(8).hex()}]
+            stream.write(joined([{"id": id, "metadata": {"year": id % 25}, "codes": codes}]))
+        stream.write(joined([{"end": count}]))
+    peaks = []
+    for work, source, target in (("import", "in.jsonl", "i.mch"), ("export", "i.mch", "out.jsonl")):
+        command = [sys.executable, "-c", MEASURED, work, source, target]
+        home = str(Path(mchindex.__file__).resolve().parents[1])
+        text = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": home}, check=True,
+            capture_output=True, text=True,
+        ).stdout  # fmt: skip
+        done, peak = map(int, text.split())
+        assert done == count
+        peaks.append(peak // 1024)
+    assert peaks[0] < 350  # MiB
+    assert peaks[1] < 200
 
 
 # Invalid files
