@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import BucketTable
-from mchindex.errors import StoreError
+from mchindex.errors import StoreDamagedError, StoreError
 from mchindex.index.arguments import Filter
 from mchindex.index.identity import Identity
 from mchindex.index.inputs import resolved_ids
@@ -197,7 +197,11 @@ class Searcher:
         identity = self._identity
         box = identity.region_box(region, row.width, row.height)
         name = identity.region_name(region)
-        return Hit(row.id, distance, name, box, row.path, row_metadata(row))
+        try:
+            metadata = row_metadata(row)
+        except StoreDamagedError:  # `verify` reports it; the image is still found
+            metadata = {}
+        return Hit(row.id, distance, name, box, row.path, metadata)
 
 
 @dataclass(frozen=True)
