@@ -462,6 +462,9 @@ class MCHIndex:
         threads are using the index, `close` waits for the commit or the search they are at; what
         they do afterwards raises ValueError.
         """
+        if self._store.forked:  # the files belong to the parent process, and so do the locks
+            self._closed = True
+            return
         with self._closing:
             if not self._closed:
                 self._closed = True

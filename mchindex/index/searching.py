@@ -32,7 +32,7 @@ class Searcher:
 
     def __init__(self, store: Store, table: LiveTable, identity: Identity) -> None:
         self._store, self._live, self._identity = store, table, identity
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the index meanwhile
         self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
         self._unread: weakref.WeakSet[Answers] = weakref.WeakSet()
 

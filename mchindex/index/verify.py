@@ -55,7 +55,9 @@ def verify(path: str | os.PathLike[str], *, model: bool = True, wait: float = 10
         return report
     try:
         with ExitStack() as stack:
-            with store.without_writers(wait):  # otherwise the snapshot might be replaced before it is open
+            with store.without_writers(
+                wait
+            ):  # otherwise the snapshot might be replaced before it is open
                 stack.enter_context(store.one_state())
                 snapshot = _Snapshot(store, report)
             report.problems += _integrity(store)

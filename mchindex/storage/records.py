@@ -113,25 +113,27 @@ def read_row(values: tuple[Any, ...]) -> Row:
 
 def row_values(row: Row, key: int) -> tuple[Any, ...]:
     """The values of `COLUMNS`."""
-    id_, codes, path, *others = (_plain(value) for value in row[:-1])
+    id_, codes, path, *others = row[:-1]
+    if not _PLAIN.issuperset(map(type, row)):
+        id_, codes, path, *others = map(_plain, row[:-1])
     if path is not None and path == id_:
         path = ""
     return (key, id_, path, *others, pack_codes(key, codes), row_crc(key, id_, path, *others))
 
 
+_PLAIN = {str, int, bytes, type(None)}
+
+
 def _plain(value: Any) -> Any:
-    """A value as SQLite gives it back, so that its checksum will match."""
-    if value is None or type(value) in (str, bytes):
-        return value
+    """A value of a subclass, such as a member of a StrEnum, as SQLite will give it back."""
     if isinstance(value, str):
-        return str.__str__(value)  # the text of a subclass, such as a member of a StrEnum
+        return str.__str__(value)
     if isinstance(value, (int, np.integer)):
-        number = int(value)
-        if -(2**63) <= number < 2**63:
-            return number
-        raise ValueError(f"{number} does not fit in 64 bits")
+        return int(value)
     if isinstance(value, bytes):
         return bytes(value)
+    if value is None:
+        return None
     raise TypeError(f"a record cannot hold {type(value).__name__}")
 
 

@@ -75,6 +75,8 @@ def named_errors(where: str) -> Iterator[None]:
         if code in _OUTSIDE:
             raise StoreError(f"{where}: {error}") from error
         raise StoreDamagedError(f"{where} is damaged: {error}") from error
+    except OverflowError as error:
+        raise ValueError(f"{where} cannot hold numbers of more than 64 bits") from error
     except UnicodeDecodeError as error:  # an error message that quotes a damaged schema
         raise StoreDamagedError(f"{where} is damaged: {error}") from error
 

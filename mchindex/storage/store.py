@@ -39,7 +39,7 @@ from mchindex.storage.schema import FILE, FORMAT, PAGE, State, named_errors
 
 GONE_KEPT = 100_000  # removals by which a reader may lag before it must read everything again
 CHUNK = 50_000  # rows read at a time
-RESERVE = 2 << 20  # bytes of the disk that adding leaves free, so that images can be removed
+RESERVE = 4 << 20  # bytes of the disk that adding leaves free, so that images can be removed
 
 _PLENTY = 1 << 62  # bytes: the system does not say how much room there is
 _UNWRITABLE = {  # SQLite cannot create or change what it needs beside the file
@@ -194,7 +194,7 @@ class Store:
         """Waits for what other threads are doing with the store; afterwards they get ValueError."""
         # After a fork, the connections belong to the parent process and stay open, and a thread
         # of the parent may have held any lock.
-        if self._process != os.getpid():
+        if self.forked:
             return
         several = [db for db in (self._read, self._write) if db is not None]
         if self.folder is not None and not self.is_in_place():
@@ -223,9 +223,14 @@ class Store:
         if self._read is None or self._read.closed:
             raise ValueError(f"{self.name} is closed")
 
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a copy of the one that opened the store."""
+        return self._process != os.getpid()
+
     def _check_process(self) -> None:
         # Before any lock is taken: a thread that the fork left behind may have held it.
-        if self._process != os.getpid():
+        if self.forked:
             raise StoreError(f"{self.name} was opened before this process forked: open it again")
 
     def check_schema(self) -> None:
@@ -331,19 +336,18 @@ class Store:
 
     def check_room(self, rows: Sequence[Row]) -> None:
         """Raises StoreError if images would use up the room that removing images needs."""
-        size = sum(map(_size, rows))
-        if self.room() >= 4 * size:  # once in the log and once in the file, with room between
+        size = 2 * sum(map(_size, rows))  # pages are not full
+        if self.room() >= 2 * size:  # in the log and in the file
             return
         self.empty_log()
         with self.reading() as db:
             unused = PAGE * int(db.execute("PRAGMA freelist_count").fetchone()[0])
-        need = 2 * size + max(0, 2 * size - unused)
-        room = self.room()
-        if room < need:
+        # The log takes its room only for a while, so it may use half of the reserve.
+        room = self.room() - max(0, size - unused)
+        if room < 0 or room + RESERVE // 2 < size:
             raise StoreError(
-                f"{self.name}: the disk is full: {max(0, room + RESERVE) / 1e6:.1f} MB are free, "
-                f"and adding these images takes {(need + RESERVE) / 1e6:.1f} MB: remove images or "
-                "free some space"
+                f"{self.name}: the disk is full: {(self.room() + RESERVE) / 1e6:.1f} MB are free, "
+                "which is too little to add these images: remove images or free some space"
             )
 
     def insert(self, rows: Sequence[Row]) -> Inserted:
