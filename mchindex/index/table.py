@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from mchindex._core import BucketTable
 from mchindex.errors import SnapshotError, StoreDamagedError, StoreError
+from mchindex.files import open_file
 from mchindex.storage.connection import is_full
 from mchindex.storage.records import LAST_REGION, Id, Known, Row, code_type
 from mchindex.storage.store import Position, Store
@@ -271,8 +273,7 @@ class LiveTable:
         if folder is None or saved is None:
             return
         try:
-            # A copy: reading a mapped file that another program has cut short ends the process.
-            table = BucketTable.load(folder / saved.file)
+            table = load_snapshot(folder / saved.file)
         except (SnapshotError, OSError):
             return  # no harm done: the store has everything
         if table.bits == self._bits and table.n_codes == saved.codes:
@@ -305,6 +306,13 @@ class LiveTable:
             store.delete_files(SNAPSHOT, keep=file)  # including those of writers that crashed
         store.trim_removals()
         self._snapshot_at = changes
+
+
+def load_snapshot(file: Path) -> BucketTable:
+    """The table in a snapshot. Raises SnapshotError or OSError."""
+    with open_file(file):  # raises OSError for a named pipe, which would block
+        # A copy: reading a mapped file that another program has cut short ends the process.
+        return BucketTable.load(file)
 
 
 def _add(table: BucketTable, keys: NDArray[np.int64], entries: NDArray[Any]) -> set[int]:

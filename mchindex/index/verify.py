@@ -12,13 +12,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from mchindex._core import BucketTable
 from mchindex.catalogue import listed, read_config
 from mchindex.errors import SnapshotError, StoreDamagedError, StoreError
 from mchindex.index.adding import groups
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import Identity
-from mchindex.index.table import SNAPSHOT, Saved
+from mchindex.index.table import SNAPSHOT, Saved, load_snapshot
 from mchindex.storage.records import Row, row_metadata, unpack_codes
 from mchindex.storage.rescue import salvage
 from mchindex.storage.store import Store
@@ -132,7 +131,7 @@ class _Snapshot:
             return
         report.snapshot = saved.file
         try:
-            table = BucketTable.load(store.folder / saved.file)
+            table = load_snapshot(store.folder / saved.file)
         except (SnapshotError, OSError) as error:
             # Nothing is lost: the store has everything.
             self._problem(f"cannot be used ({error}): opening the index takes longer")

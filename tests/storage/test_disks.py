@@ -313,6 +313,17 @@ def test_a_named_pipe_in_an_index_blocks_nothing(tmp_path: Path, name: str) -> N
         MCHIndex.open(tmp_path / "i", bits=BITS)
 
 
+def test_a_named_pipe_in_place_of_a_snapshot_is_not_read(tmp_path: Path) -> None:
+    with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
+        index.add_codes(range(6000), codes(6000))
+    (snapshot,) = (tmp_path / "i").glob("table-*")
+    snapshot.unlink()
+    os.mkfifo(snapshot)
+    with MCHIndex.open(tmp_path / "i") as index:
+        assert len(index) == 6000
+    assert "cannot be used" in verify(tmp_path / "i").problems[0]
+
+
 def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     make(tmp_path / "i", 3)
     (tmp_path / "letter").write_text("Dear")
