@@ -452,7 +452,8 @@ class MCHIndex:
 
         Others may search and add meanwhile. An index in memory can be saved this way.
         """
-        model = self.model if self.identity.has_model and self.path is None else None
+        own = self._store.is_in_place()  # its model is in its folder
+        model = self.model if self.identity.has_model and not own else None
         back_up(self._store, Path(path), model)
 
     def close(self) -> None:

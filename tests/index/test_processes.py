@@ -670,6 +670,21 @@ def test_an_index_never_touches_another_that_took_its_place(
         assert verify(tmp_path / folder).problems == []
 
 
+def test_the_model_of_an_index_that_took_its_place_is_not_used(tmp_path: Path) -> None:
+    with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
+        index.add([drawn(0)], ["mine"])
+    loaded, unloaded = MCHIndex.open(tmp_path / "i", tiny_model()), MCHIndex.open(tmp_path / "i")
+    (tmp_path / "i").rename(tmp_path / "away")
+    MCHIndex.open(tmp_path / "i", tiny_model(1)).close()
+    loaded.backup(tmp_path / "copy")
+    assert verify(tmp_path / "copy").problems == []
+    for use in (lambda: unloaded.search(drawn(0)), lambda: unloaded.backup(tmp_path / "other")):
+        with pytest.raises(StoreError, match="moved, deleted or replaced"):
+            use()
+    loaded.close()
+    unloaded.close()
+
+
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_a_deleted_index_takes_nothing_more(tmp_path: Path, what: str) -> None:
     with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
