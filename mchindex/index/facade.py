@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 BULK = 50_000  # images per commit in `add_codes`
 RECORDS = 5_000  # images per commit in `add_records`
-COMMIT = 1 << 20  # bytes per commit in both: a commit takes room in the log and in the file
+COMMIT = 1 << 20  # bytes per commit in both, on a disk with little room
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class MCHIndex:
         """
         with self._live.writing(self.wait):
             rows = rows_of_codes(ids, codes, regions, metadata, self.bits)
-            for group in _commits(rows, BULK):
+            for group in self._commits(rows, BULK):
                 self._live.insert(group)
         return len(rows)
 
@@ -231,11 +231,28 @@ class MCHIndex:
         """
         added = replaced = 0
         with self._live.writing(self.wait):
-            for group in _commits(map(_checked_record, rows), RECORDS):
+            for group in self._commits(map(_checked_record, rows), RECORDS):
                 before = len(self._live.insert(group))
                 added += len({row.id for row in group}) - before
                 replaced += before
         return added, replaced
+
+    def _commits(self, rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
+        """Lists of rows to commit together: at most `most`, and fewer if they are large.
+
+        A commit takes room in the log and in the file, so it is smaller where there is little.
+        """
+        largest = max(COMMIT, min(16 * COMMIT, self._store.room() // 16))
+        group: list[Row] = []
+        size = 0
+        for row in rows:
+            group.append(row)
+            size += 64 + len(row.codes) + len(row.metadata or "")
+            if len(group) >= most or size >= largest:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
 
     def remove(self, ids: Id | Iterable[Id] | None = None, *, filter: Filter | None = None) -> int:
         """Removes images by id, or all that match a filter; returns how many were removed."""
@@ -484,20 +501,6 @@ class MCHIndex:
             return f"<MCHIndex {where}: closed>"
         codes = self._live.current.n_codes
         return f"<MCHIndex {where}: {len(self):,} images, {codes:,} codes>"
-
-
-def _commits(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
-    """Lists of rows to commit together: at most `most`, and fewer if they are large."""
-    group: list[Row] = []
-    size = 0
-    for row in rows:
-        group.append(row)
-        size += 64 + len(row.codes) + len(row.metadata or "")
-        if len(group) >= most or size >= COMMIT:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _checked_record(row: Row) -> Row:
