@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import BucketTable
-from mchindex.errors import StoreError
+from mchindex.errors import StoreDamagedError, StoreError
 from mchindex.index.arguments import (
     Filter,
     Limits,
@@ -41,7 +41,7 @@ class Searcher:
 
     def __init__(self, store: Store, table: LiveTable, identity: Identity) -> None:
         self._store, self._live, self._identity = store, table, identity
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the index meanwhile
         self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
         self._unread: weakref.WeakSet[Answers] = weakref.WeakSet()
 
@@ -209,14 +209,11 @@ class Searcher:
 
 
 def _metadata(row: Row) -> dict[str, Any]:
-    """The metadata of an image, or none with a warning if earlier versions stored them damaged."""
+    """The metadata of an image, or none and a warning if they cannot be read."""
     try:
         return row_metadata(row)
-    except (ValueError, RecursionError, StoreError):
-        warnings.warn(
-            f"the metadata of image {row.id!r} cannot be read: replace them with set_metadata",
-            stacklevel=2,
-        )
+    except StoreDamagedError as error:
+        warnings.warn(str(error), stacklevel=2)
         return {}
 
 
