@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex.index.inputs import Item, Metadata
+from mchindex.index.inputs import Item
 from mchindex.index.table import LiveTable
 from mchindex.progress import Step
 from mchindex.storage.records import Id, Known, Row, code_type
@@ -218,7 +217,7 @@ def _row(item: Item, codes: bytes) -> Row:
     old = item.known.metadata if item.known is not None and item.metadata is None else None
     return Row(
         item.id, codes, item.path, item.size, item.time, item.hash, item.width, item.height,
-        old or metadata_json(item.metadata),
+        item.metadata if old is None else old,
     )  # fmt: skip
 
 
@@ -227,8 +226,8 @@ def _touched(item: Item, known: Known) -> dict[str, Any]:
     new: dict[str, Any] = {}
     if item.time is not None and (item.size, item.time) != (known.size, known.time):
         new |= {"size": item.size, "time": item.time}
-    if item.metadata is not None and metadata_json(item.metadata) != known.metadata:
-        new["metadata"] = metadata_json(item.metadata)
+    if item.metadata is not None and item.metadata != known.metadata:
+        new["metadata"] = item.metadata
     return new
 
 
@@ -236,15 +235,3 @@ def groups(items: Iterator[T], size: int) -> Iterator[list[T]]:
     """Yields lists of `size` items; the last one may be shorter."""
     while group := list(itertools.islice(items, size)):
         yield group
-
-
-def metadata_json(metadata: Metadata | None) -> str | None:
-    """Metadata as JSON text, the form in which it is stored."""
-    if metadata is None:
-        return None
-    try:
-        text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"metadata cannot be stored as JSON: {error}") from None
-    return text

@@ -275,6 +275,57 @@ def test_indexes_in_a_folder_are_not_walked(index: MCHIndex, tmp_path: Path) -> 
     assert (list(added), added.ignored) == ([str(tmp_path / "good.png")], [])
 
 
+# Files with odd dates.
+
+
+def test_a_file_of_any_date_is_added(
+    index: MCHIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.png", "future.png", "past.png", "z.png"):
+        (tmp_path / name).write_bytes(encoded(painted(len(name)), "PNG"))
+        os.utime(tmp_path / name, ns=(0, 10**18))
+    # Not every file system can store such dates, so they are made up.
+    dates = {"future.png": 2**63, "past.png": -(2**80)}
+
+    class Status:
+        def __init__(self, real: os.stat_result, date: int) -> None:
+            self.real, self.st_mtime_ns = real, date
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    def odd(inner: Any) -> Any:
+        def stat(path: Any, **options: Any) -> Any:
+            status = inner(path, **options)
+            for name, date in dates.items():
+                if os.path.samestat(status, os_stat(tmp_path / name)):
+                    return Status(status, date)
+            return status
+
+        return stat
+
+    os_stat = os.stat
+    monkeypatch.setattr(os, "stat", odd(os.stat))
+    monkeypatch.setattr(os, "fstat", odd(os.fstat))
+    added = index.add(tmp_path)
+    assert (len(added.added), added.failed) == (4, [])
+    assert len(index.add(tmp_path).skipped) == 4
+    (tmp_path / "future.png").write_bytes(encoded(painted(50), "PNG"))
+    assert index.add(tmp_path).replaced == [str(tmp_path / "future.png")]
+    assert_as_fresh(index)
+
+
+def test_a_file_dated_after_2262_is_added(index: MCHIndex, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(GOOD)
+    (tmp_path / "b.png").write_bytes(encoded(painted(1), "PNG"))
+    try:
+        os.utime(tmp_path / "a.png", ns=(0, 2**63 + 10**9))
+    except OSError:
+        pytest.skip("this file system has no such dates")
+    assert len(index.add(tmp_path).added) == 2
+    assert len(index.add(tmp_path)) == 2
+
+
 # Files that change, and files that decoders fail on.
 
 
