@@ -14,17 +14,18 @@ import numpy as np
 from PIL import Image
 
 from mchindex import json_text
+from mchindex.budget import Budget
 from mchindex.errors import ImageError
 from mchindex.files import open_file
-from mchindex.folders import is_image_name, walk
+from mchindex.folders import is_image_name, matching, walk
 from mchindex.images import (
     BYTES,
     Picture,
     Source,
     file_name,
     is_file_object,
-    open_rgb,
     read_picture,
+    reduced,
     source_name,
 )
 from mchindex.storage.records import Id, Known
@@ -33,8 +34,10 @@ from mchindex.storage.store import Store
 Metadata = Mapping[str, Any]
 _TRIES = 3  # attempts to read a file that changes while it is being read
 _LARGEST = 1 << 30  # bytes of a file, at most
+_ROWS = 256  # of pixels, copied at a time
 _COARSE = 2_000_000_000  # ns: no file system has a coarser clock
 _INTEGERS = range(-(2**63), 2**63)  # what SQLite can store
+_files = Budget(128 << 20)  # bytes of files in memory, in all threads together
 
 
 @dataclass(slots=True)
@@ -73,12 +76,13 @@ class Item:
                 self.hash = known
                 return None
             if self.path is None:
-                return self._in_memory(known)
-            given = self._read()
-            self.hash = hashlib.sha256(given).digest()
-            if self.hash == known:
-                return None
-            picture = read_picture(given, least)
+                return self._in_memory(known, least)
+            with _files.held(os.stat(self.path).st_size):
+                given = self._read()
+                self.hash = hashlib.sha256(given).digest()
+                if self.hash == known:
+                    return None
+                picture = read_picture(given, least)
         except ImageError as error:
             self.error = str(error).removeprefix(f"{source_name(given)}: ")
             return None
@@ -101,13 +105,14 @@ class Item:
             return False
         return (now.st_size, now.st_mtime_ns) == (self.known.size, self.known.time)
 
-    def _in_memory(self, known_hash: bytes | None) -> Picture | None:
-        image = open_rgb(self.source)  # type: ignore[arg-type]  # None raises TypeError
-        total = hashlib.sha256(f"{image.size}".encode())
-        total.update(image.tobytes())
+    def _in_memory(self, known_hash: bytes | None, least: int | None) -> Picture | None:
+        image, size = read_picture(self.source)  # type: ignore[arg-type]  # None raises TypeError
+        total = hashlib.sha256(f"{size}".encode())
+        width, height = self.width, self.height = size
+        for top in range(0, height, _ROWS):
+            total.update(image.crop((0, top, width, min(top + _ROWS, height))).tobytes())
         self.hash = total.digest()
-        self.width, self.height = image.size
-        return None if self.hash == known_hash else Picture(image, image.size)
+        return None if self.hash == known_hash else Picture(reduced(image, least), size)
 
     def _read(self) -> bytes:
         """The bytes of the file, all from one version of it."""
@@ -333,13 +338,13 @@ def _expand(top: Any, ignored: list[str] | None) -> Iterator[Item]:
         if os.path.isdir(path):
             yield from _walk(path, ignored)
         elif not os.path.lexists(path) and glob.has_magic(path):
-            matches = sorted(glob.glob(path, recursive=True, include_hidden=False))
+            unreadable: list[OSError] = []
+            matches = matching(path, unreadable, _is_index)
             if not matches:
                 yield Item(None, path, path, error="no file matches this pattern")
             for name in matches:
-                if os.path.isdir(name):
-                    continue
                 yield from _from_folder(name, ignored)
+            yield from _not_read(unreadable, path)
         else:
             yield _of_file(path)
     elif getattr(top, "ndim", 0) == 4:
@@ -378,6 +383,10 @@ def _walk(root: str, ignored: list[str] | None) -> Iterator[Item]:
     unreadable: list[OSError] = []
     for path in walk(root, unreadable, _is_index):
         yield from _from_folder(path, ignored)
+    yield from _not_read(unreadable, root)
+
+
+def _not_read(unreadable: list[OSError], root: str) -> Iterator[Item]:
     for error in unreadable:
         name = os.path.abspath(error.filename or root)
         yield Item(None, name, name, error=error.strerror or str(error))
