@@ -411,9 +411,9 @@ def _converted(image: Image.Image, factor: int) -> Image.Image:
 
     A few rows at a time where that saves memory: conversions need several copies of a picture.
     """
-    costly = factor > 1 or image.mode.startswith("I") or image.has_transparency_data
+    costly = image.mode.startswith("I") or image.has_transparency_data
     width, height = image.size
-    if not costly or width * height <= _BAND:
+    if factor == 1 and (not costly or width * height <= _BAND):
         return _rgb(image)
     rows = max(1, _BAND // width // factor) * factor
     out = Image.new("RGB", (-(-width // factor), -(-height // factor)))

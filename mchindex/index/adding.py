@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 BATCH = 256  # images per commit, at most
 PATIENCE = 2.0  # seconds after which a smaller batch is committed
 LOOKED_UP = 64  # images looked up in the store at a time
+HELD = 64 << 20  # bytes of pictures in memory after which fewer are looked up
 T = TypeVar("T")
 
 
@@ -117,7 +118,7 @@ class Adding:
     def _looked_up(self, items: Iterator[Item]) -> Iterator[Item]:
         """Yields the items with `known` set; looks up many at a time."""
         numbers: Iterator[int] | None = None
-        for group in groups(items, LOOKED_UP):
+        for group in _small_groups(items):
             for item in group:
                 if item.id is None and item.error is None:
                     numbers = numbers or itertools.count(self._store.next_id())
@@ -147,7 +148,7 @@ class Adding:
         features: list[NDArray[np.float16]] = []
         last = time.monotonic()
         stream = self._model.extractor.stream(
-            self._looked_up(items), self._decode, len(self._boxes)
+            self._looked_up(items), self._decode, len(self._boxes), Item.bytes_held
         )
         # Always closed: its threads must not outlive an exception.
         with contextlib.closing(stream) as chunks:  # type: ignore[type-var]
@@ -229,6 +230,20 @@ def _touched(item: Item, known: Known) -> dict[str, Any]:
     if item.metadata is not None and item.metadata != known.metadata:
         new["metadata"] = item.metadata
     return new
+
+
+def _small_groups(items: Iterator[Item]) -> Iterator[list[Item]]:
+    """Yields lists of items that hold little memory; an item that holds much is alone."""
+    group: list[Item] = []
+    held = 0
+    for item in items:
+        group.append(item)
+        held += item.bytes_held()
+        if len(group) == LOOKED_UP or held > HELD:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 def groups(items: Iterator[T], size: int) -> Iterator[list[T]]:

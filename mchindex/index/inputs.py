@@ -62,6 +62,17 @@ class Item:
         """The image as messages name it."""
         return self.path if self.path is not None else str(self.id)
 
+    def bytes_held(self) -> int:
+        """About how much memory the source takes; a file takes none before it is read."""
+        if self.path is not None or self.source is None:
+            return 0
+        if isinstance(self.source, Image.Image):
+            return 4 * self.source.width * self.source.height
+        if isinstance(self.source, BYTES):
+            return len(self.source)
+        size = getattr(self.source, "nbytes", 0)  # of an array or a tensor
+        return size if isinstance(size, int) else 0
+
     def load(self, least: int | None, force: bool = False) -> Picture | None:
         """The picture, or None if it cannot be read (see `error`) or has not changed.
 

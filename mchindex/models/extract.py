@@ -10,7 +10,6 @@ On a CPU, ONNX Runtime runs the backbone if it is installed, because it is faste
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import threading
 import warnings
@@ -39,6 +38,7 @@ ENGINES: tuple[Engine, ...] = ("auto", "torch", "onnx")
 Pixels = NDArray[np.uint8]  # (n, 3, size, size)
 BATCH = 8  # inputs per pass on a CPU: larger batches do not fit its caches
 GPU_BATCH = 256
+AHEAD = 400 << 20  # bytes of sources that are taken ahead
 AT_A_TIME = 16  # inputs in all passes of ONNX Runtime: each takes some 25 MB while it is computed
 
 
@@ -97,6 +97,20 @@ class Extracted(NamedTuple, Generic[T]):
     features: NDArray[np.float16]  # (loaded, regions, dim)
 
 
+def _groups(sources: Iterable[T], most: int, bytes_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yields lists of up to `most` sources, fewer if they take much memory."""
+    group: list[T] = []
+    held = 0
+    for source in sources:
+        group.append(source)
+        held += bytes_of(source)
+        if len(group) == most or held > AHEAD // 4:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
+
+
 class Extractor:
     """Computes the features of regions with a backbone, on one device, in one of the modes."""
 
@@ -143,13 +157,18 @@ class Extractor:
         return np.concatenate([self._nothing(regions), *parts])
 
     def stream(
-        self, sources: Iterable[T], load: Callable[[T], Job | None], regions: int
+        self,
+        sources: Iterable[T],
+        load: Callable[[T], Job | None],
+        regions: int,
+        bytes_of: Callable[[T], int] = lambda source: 0,
     ) -> Iterator[Extracted[T]]:
         """Yields the features of the sources, in their order, a few sources at a time.
 
         `load` turns a source into an image and its boxes, `regions` of them, or returns None to
         leave it out. It runs in the threads that run the backbone, ahead of what is yielded; an
-        exception that it raises ends the stream.
+        exception that it raises ends the stream. `bytes_of` says how much memory a source takes:
+        fewer sources that take much are taken ahead.
         """
         step = 1 if self.mode == "crops" else BATCH
         if self.device.type != "cpu":
@@ -171,15 +190,19 @@ class Extractor:
 
         workers = cores()
         pool = ThreadPoolExecutor(workers)
-        running: deque[Future[Extracted[T]]] = deque()
+        running: deque[tuple[int, Future[Extracted[T]]]] = deque()
+        ahead = 0
         try:
-            remaining = iter(sources)
-            while group := list(itertools.islice(remaining, step)):
-                running.append(pool.submit(work, group))
-                if len(running) > 2 * workers:
-                    yield running.popleft().result()
+            for group in _groups(sources, step, bytes_of):
+                held = sum(map(bytes_of, group))
+                running.append((held, pool.submit(work, group)))
+                ahead += held
+                while len(running) > 2 * workers or (running and ahead > AHEAD):
+                    held, first = running.popleft()
+                    ahead -= held
+                    yield first.result()
             while running:
-                yield running.popleft().result()
+                yield running.popleft()[1].result()
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -273,6 +274,50 @@ def test_indexes_in_a_folder_are_not_walked(index: MCHIndex, tmp_path: Path) -> 
     (tmp_path / "photos.mch" / "x.png").write_bytes(GOOD)
     added = index.add(tmp_path)
     assert (list(added), added.ignored) == ([str(tmp_path / "good.png")], [])
+
+
+def test_folders_nested_more_deeply_than_python_calls(index: MCHIndex, tmp_path: Path) -> None:
+    """Also more deeply than a path may be long: what lies there is reported."""
+    place = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        for depth in range(1, 2501):
+            os.mkdir("d")
+            os.chdir("d")
+            if depth in (1, 1500, 2499):
+                Path("x.png").write_bytes(encoded(painted(depth), "PNG"))
+    finally:
+        os.chdir(place)
+    (tmp_path / "z.png").write_bytes(GOOD)
+    try:
+        for images in (tmp_path, str(tmp_path / "**/*.png"), str(tmp_path / "*" / "**" / "x.png")):
+            added = index.add(images)
+            assert len(added) == (2 if str(images).endswith("x.png") else 3)
+            assert [failure.reason for failure in added.failed] == ["File name too long"]
+            assert len(index) == 3
+    finally:  # pytest could not delete it
+        subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
+
+
+def test_patterns_with_any_number_of_folders(index: MCHIndex, tmp_path: Path) -> None:
+    names = ["a.png", "b/a.png", "b/c/a.png", "b/c/d.jpg", "e/c/f.png", ".h/a.png", "b/.i.png"]
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(encoded(painted(number), "PNG"))
+    for pattern, want in {
+        "**": names[:5],
+        "**/*.png": [names[i] for i in (0, 1, 2, 4)],
+        "**/a.png": names[:3],
+        "**/c/*": names[2:5],
+        "b/**/*.png": names[1:3],
+        "*/**/f.png": [names[4]],
+        "**/b/**/d.*": [names[3]],
+        "[be]/**/**/*.png": [names[1], names[2], names[4]],
+        "**/none/*.png": [],
+    }.items():
+        added = index.add(str(tmp_path / pattern))
+        assert sorted(added) == sorted(str(tmp_path / name) for name in want), pattern
+        assert len(added.failed) == (not want)
 
 
 # Files with odd dates.

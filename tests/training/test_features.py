@@ -42,9 +42,13 @@ class Counting(Extractor):
         self.seen = 0
 
     def stream(
-        self, sources: Iterable[T], load: Callable[[T], Job | None], regions: int
+        self,
+        sources: Iterable[T],
+        load: Callable[[T], Job | None],
+        regions: int,
+        bytes_of: Callable[[T], int] = lambda source: 0,
     ) -> Iterator[Extracted[T]]:
-        for part in super().stream(sources, load, regions):
+        for part in super().stream(sources, load, regions, bytes_of):
             self.seen += sum(part.loaded)
             yield part
 
