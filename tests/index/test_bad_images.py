@@ -17,8 +17,10 @@ import mchindex.index.inputs
 from helpers.indexes import assert_as_fresh, drawn, painted, tiny_model
 from helpers.pictures import encoded
 from mchindex import Added, MCHIndex
+from mchindex.demo.page import page_picture
 from mchindex.errors import ImageError
 from mchindex.images import open_rgb, read_picture
+from mchindex.index.grid import draw_grid
 from mchindex.regions import in_pixels
 from test_images import STORED
 
@@ -223,6 +225,27 @@ def test_pipes_sockets_devices_and_broken_links_are_reported(
     assert reasons(added)["pipe.png"] == reasons(added)["zero.png"] == "not a regular file"
     names = [os.path.relpath(str(i), root) for i in added]
     assert sorted(names) == ["folder.png/inside.png", "good.png", "link.png"]
+
+
+def test_a_pipe_in_the_place_of_a_picture_blocks_nothing(index: MCHIndex, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(GOOD)
+    index.add(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ImageError, match="not a regular file"):
+        index.add(path)
+    for search in (index.search, index.within, lambda p: index.search([p, p])):
+        with pytest.raises(ImageError, match="not a regular file"):
+            search(path)
+    with pytest.raises(ImageError, match="not a regular file"):
+        index.search(path, region=(0, 0, 4, 4))
+    hits = index.search(drawn(0))
+    assert "no picture" in hits._repr_html_()
+    grey, white = (228, 228, 228), (255, 255, 255)
+    colours = {colour for _, colour in draw_grid(None, hits).getcolors(1 << 20) or []}
+    assert {grey, white} <= colours
+    assert page_picture(str(path)) is None
 
 
 def test_linked_folders_are_walked_once(index: MCHIndex, tmp_path: Path) -> None:
