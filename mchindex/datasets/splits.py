@@ -133,6 +133,8 @@ def load_split(dataset: Dataset, path: PathLike) -> Dataset:
         names = {split: list(map(str, manifest["splits"][split])) for split in SPLITS}
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing") from None
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{path} is not a split manifest: {error!r}") from error
     if version != _VERSION:

@@ -17,12 +17,19 @@ from mchindex import json_text
 from mchindex.catalogue import find, names
 from mchindex.errors import ImageError, ModelError, NotAnIndexError
 from mchindex.images import Source
-from mchindex.index.adding import BATCH, Added, Adding, OnCommit, metadata_json
+from mchindex.index.adding import BATCH, Added, Adding, OnCommit
 from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, OneCode, OneImage
 from mchindex.index.backup import back_up
 from mchindex.index.codes import rows_of_codes
 from mchindex.index.identity import Identity
-from mchindex.index.inputs import Metadata, check_id, one_image, resolved_ids, to_items
+from mchindex.index.inputs import (
+    Metadata,
+    check_id,
+    metadata_json,
+    one_image,
+    resolved_ids,
+    to_items,
+)
 from mchindex.index.model import AnyModel, IndexModel
 from mchindex.index.results import Answers, Hits
 from mchindex.index.searching import Searcher
@@ -157,17 +164,18 @@ class MCHIndex:
         """Adds images: files, folders, patterns, file objects, Pillow images, arrays, tensors, or
         any iterable of these.
 
-        `ids`: one per image, text or integers. By default, the id of a file is its absolute path,
-        and pictures in memory are numbered. An image whose id is already in the index is replaced
-        if it has changed.
+        `ids`: one per image, text or integers, all different. By default, the id of a file is its
+        absolute path, and pictures in memory are numbered. An image whose id is already in the
+        index is replaced if it has changed.
         `metadata`: one mapping for all images, an iterable with one mapping per image, or a
         function of the path (of the id, for a picture in memory).
         `progress`: a function that is called with a `Commit` after each commit, or whether to show
         a progress bar. None shows one on a terminal.
 
         A single image that cannot be read raises ImageError. Of several images, those that cannot
-        be read are listed in the result's `failed`. Committed images survive a crash. To continue
-        an interrupted `add`, run it again.
+        be read, whose metadata cannot be stored, or whose id an earlier one has, are listed in the
+        result's `failed`. An exception of a metadata function is raised. Committed images survive a
+        crash. To continue an interrupted `add`, run it again.
         """
         return self._add(images, ids, metadata, progress, batch, update=False)
 
@@ -529,7 +537,8 @@ def _check_is_model(model: Any) -> None:
 def _is_one_picture(images: Any) -> bool:
     """Whether the `images` given to `add` are one picture, not a folder, a pattern or several."""
     if isinstance(images, (str, os.PathLike)):
-        return not os.path.isdir(images) and not glob.has_magic(os.fspath(images))
+        pattern = glob.has_magic(os.fspath(images)) and not os.path.lexists(images)
+        return not pattern and not os.path.isdir(images)
     return one_image(images)
 
 

@@ -16,12 +16,11 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from mchindex.datasets import ImageSource
 from mchindex.errors import ImageError
 from mchindex.files import open_file, replacing
-from mchindex.models.extract import Extractor
+from mchindex.models.extract import Extractor, Job
 from mchindex.models.mch import digest
 from mchindex.progress import Progress, Step, silent
 from mchindex.regions import WHOLE, Boxes, Layout, random_boxes
@@ -136,21 +135,21 @@ class FeatureCache:
             for key in keys:
                 total.update(key)
             path = self.root / identity[:12] / f"{total.hexdigest()[:40]}.npy"
-        boxes = np.stack([regions.boxes(key) for key in keys])
-        shape = (len(rows), boxes.shape[1], extractor.backbone.dim)
+        count = len(regions.boxes(b""))
+        shape = (len(rows), count, extractor.backbone.dim)
         if path is not None and (stored := _stored(path, shape)) is not None:
             return stored
-        opened: list[Image.Image] = []
-        good: list[int] = []
-        for place, row in enumerate(rows):
+
+        def load(place: int) -> Job | None:
             try:
-                opened.append(images.image(row))
-                good.append(place)
+                return images.image(rows[place]), regions.boxes(keys[place])
             except ImageError:
-                continue
+                return None
+
         out = np.full(shape, np.nan, np.float16)
-        if good:
-            out[good] = extractor(opened, boxes[good])
+        for part in extractor.stream(range(len(rows)), load, count):
+            good = [place for place, there in zip(part.sources, part.loaded, strict=True) if there]
+            out[good] = part.features
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as file:
