@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -231,6 +231,7 @@ class LiveTable:
             self._store.set(snapshot=saved._asdict())
             for old in folder.glob(f"{SNAPSHOT}*"):  # including those of writers that crashed
                 if old.name != file:
-                    old.unlink(missing_ok=True)
+                    with suppress(OSError):  # the next writer tries again
+                        old.unlink()
         self._store.trim_removals()
         self._snapshot_at = changes
