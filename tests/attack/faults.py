@@ -14,9 +14,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -85,7 +86,10 @@ def preloaded(folder: Path, workspace: Path) -> dict[str, str]:
 
 
 def run_module(
-    module: str, *arguments: object, environment: dict[str, str], prefix: Sequence[str] = ()
+    module: str,
+    *arguments: object,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    prefix: Sequence[str] = (),
 ) -> str:
     """Runs a module of the tests in another process; returns what it printed.
 

@@ -1,23 +1,39 @@
-"""A writer may be killed at any moment: the images it reported are stored, intact and found."""
+"""Kills writers of an index again and again, and checks what they left.
 
+A warmed-up process forks each writer (helpers/index_worker.py), which carries out operations of
+every kind, and searches in another thread; this process reads the index, too. After each kill,
+everything the writer had reported must be stored, the index must open and answer as a new one, and
+`verify` must be clean. `python -m attack.kills FOLDER WORK KILLS SEED` does this while the disk of
+FOLDER is full during every other writer's life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
+from attack.faults import RESIZE, WRITE, Faults
 from helpers.indexes import assert_as_fresh, codes_for, drawn, tiny_model
 from mchindex import MCHIndex
 from mchindex.index.verify import verify
+from mchindex.storage.store import Store
 
+TESTS = Path(__file__).parents[1]
 State = dict[int, tuple[str, int]]  # id -> how the image was added, and its version
 
 
@@ -25,10 +41,9 @@ class Zygote:
     """A warmed-up process that forks the writers to kill, so that each one starts quickly."""
 
     def __init__(self) -> None:
-        here = Path(__file__).parents[1]
-        path = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, str(here / "helpers/index_worker.py")],
+            [sys.executable, str(TESTS / "helpers/index_worker.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
@@ -52,13 +67,6 @@ class Zygote:
 
     def close(self) -> None:
         self._process.communicate()
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    process = Zygote()
-    yield process
-    process.close()
 
 
 def plan(rng: random.Random, state: State, version: int) -> list[dict[str, Any]]:
@@ -109,13 +117,67 @@ def read(index: MCHIndex) -> State:
     return state
 
 
-def kill_often(zygote: Zygote, folder: Path, kills: int, seed: int) -> int:
-    """Kills this many writers of one index; returns how many had begun and not finished."""
+class FullDisk:
+    """Leaves little room in a folder: on a small disk by a large file, elsewhere by failing calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._filler = folder, folder / "filler"
+        self._faults = Faults()
+
+    @contextlib.contextmanager
+    def leaving(self, room: int) -> Iterator[None]:
+        usage = shutil.disk_usage(self._folder)
+        if usage.total > 1 << 26:
+            with self._faults.during(WRITE | RESIZE, error=errno.ENOSPC, after=room // 4096):
+                yield
+            return
+        try:
+            self._filler.write_bytes(bytes(max(0, usage.free - room)))
+            yield
+        finally:
+            self._filler.unlink()
+
+
+class Reader:
+    """A thread that searches the index all the time, with a connection of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._over, self.looks = path, threading.Event(), 0
+        self._pool = ThreadPoolExecutor(1)
+        self._reading = self._pool.submit(self._read)
+
+    def _read(self) -> None:
+        while not self._over.is_set():
+            if not Store.exists(self._path):
+                time.sleep(0.01)
+                continue
+            with MCHIndex.open(self._path, tiny_model()) as index:
+                for _ in range(20):
+                    hits = index.search_codes(codes_for(self.looks)[0], 5)
+                    assert [hit.distance for hit in hits] == sorted(hits.distances)
+                    self.looks += 1
+
+    def close(self) -> None:
+        """Ends the thread. Raises what it raised."""
+        self._over.set()
+        self._reading.result()
+        self._pool.shutdown()
+
+
+def kill_often(
+    zygote: Zygote, folder: Path, work: Path, kills: int, seed: int, disk: FullDisk | None = None
+) -> tuple[int, int]:
+    """Kills this many writers of one index in `folder`; `work` is for other files.
+
+    Returns how many had begun and not finished, and how many operations failed on a full disk.
+    """
     rng = random.Random(seed)
-    path, log = folder / "index.mch", folder / "log"
+    path, log = folder / "index.mch", work / "log"
     state: State = {}
-    version = unfinished = 0
+    version = unfinished = failed = 0
     seconds = 0.3  # about as long as a whole task takes
+    # On a full disk, a reader may be unable to open the index.
+    reader = Reader(path) if disk is None else None
     for kill in range(kills):
         log.unlink(missing_ok=True)
         ops = plan(rng, state, version)
@@ -124,10 +186,13 @@ def kill_often(zygote: Zygote, folder: Path, kills: int, seed: int) -> int:
             "index": str(path), "log": str(log), "operations": ops,
             "snapshot_after": rng.choice([1, 20, 10**6]), "checkpoint": rng.choice([1, 30, 1000]),
         }  # fmt: skip
-        child = zygote.start(task)
-        time.sleep(rng.random() * seconds)
-        os.kill(child, signal.SIGKILL)
-        assert zygote.status() in (0, signal.SIGKILL)
+        room, delay = rng.choice([0, 8, 30, 100]) * 4096, rng.random() * seconds
+        with contextlib.nullcontext() if disk is None or kill % 2 else disk.leaving(room):
+            child = zygote.start(task)
+            time.sleep(delay)
+            with contextlib.suppress(ProcessLookupError):  # it may have finished
+                os.kill(child, signal.SIGKILL)
+            assert zygote.status() in (0, signal.SIGKILL)
         lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         unfinished += bool(lines) and lines[-1] != "closed"
 
@@ -138,10 +203,18 @@ def kill_often(zygote: Zygote, folder: Path, kills: int, seed: int) -> int:
                 op, stored = ops[line["begin"]], []
             elif "stored" in line:
                 stored += line["stored"]
+            elif "error" in line:
+                assert disk is not None, line
+            elif "failed" in line:
+                assert op is not None
+                left = {i: (kind, version) for i, kind, version in line["left"]}
+                assert left in possible(state, op, stored), (kill, op, line["failed"])
+                state, op = left, None
+                failed += 1
             elif "done" in line:
                 assert op is not None
                 state, op = after(state, op, op["ids"]), None
-        with MCHIndex.open(path, tiny_model()) as index:
+        with MCHIndex.open(path, tiny_model(), wait=10) as index:
             got = read(index)
             assert got in ([state] if op is None else possible(state, op, stored)), (kill, op)
             assert_as_fresh(index, kill)
@@ -150,35 +223,18 @@ def kill_often(zygote: Zygote, folder: Path, kills: int, seed: int) -> int:
                 got = read(index)
         assert verify(path, model=False).problems == []
         state = got
-    return unfinished
+    if reader is not None:
+        reader.close()
+        assert reader.looks > kills
+    return unfinished, failed
 
 
-def test_killed_writers_lose_nothing_they_reported(zygote: Zygote, tmp_path: Path) -> None:
-    assert kill_often(zygote, tmp_path, kills=12, seed=0) > 3
+def main() -> None:
+    folder, work, kills, seed = Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:5])
+    zygote = Zygote()
+    print(*kill_often(zygote, folder, work, kills, seed, FullDisk(folder)))
+    zygote.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 4))
-def test_a_hundred_killed_writers_lose_nothing_they_reported(
-    zygote: Zygote, tmp_path: Path, seed: int
-) -> None:
-    assert kill_often(zygote, tmp_path, kills=100, seed=seed) > 50
-
-
-def test_a_killed_writer_leaves_no_lock(zygote: Zygote, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    ops = [{"op": "add", "ids": list(range(10_000)), "version": 0, "batch": 1}]
-    task = {
-        "index": str(tmp_path / "i"), "log": str(log), "operations": ops,
-        "snapshot_after": 10**6, "checkpoint": 1000,
-    }  # fmt: skip
-    child = zygote.start(task)
-    while not (log.exists() and "stored" in log.read_text()):
-        time.sleep(0.001)
-    os.kill(child, signal.SIGKILL)
-    zygote.status()
-    with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
-        before = len(index)
-        assert 0 < before < 10_000
-        index.add([drawn(0)], ["another"])
-        assert len(index) == before + 1
+if __name__ == "__main__":
+    main()
