@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -231,7 +231,6 @@ class LiveTable:
             self._store.set(snapshot=saved._asdict())
             for old in folder.glob(f"{SNAPSHOT}*"):  # including those of writers that crashed
                 if old.name != file:
-                    with suppress(OSError):  # the next writer tries again
-                        old.unlink()
+                    old.unlink(missing_ok=True)
         self._store.trim_removals()
         self._snapshot_at = changes

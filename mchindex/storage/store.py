@@ -433,14 +433,14 @@ class Store:
 
     def copy_to(self, file: Path) -> None:
         """Writes the store, as of one moment, to a new file. Others may write meanwhile."""
-        with named_errors(self.name), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             if self.folder is None:
                 source = stack.enter_context(self.reading())
             else:  # a connection of its own, so that readers in this process need not wait
                 self.check_open()
                 source = schema.connect(str(self.folder / FILE))
                 stack.callback(source.close)
-            with contextlib.closing(schema.connect(str(file))) as copy:
+            with named_errors(self.name), contextlib.closing(schema.connect(str(file))) as copy:
                 source.backup(copy)
 
     def problems(self) -> list[str]:

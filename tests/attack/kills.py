@@ -164,18 +164,27 @@ class Reader:
         self._pool.shutdown()
 
 
+def wait_for(log: Path, lines: int) -> None:
+    """Waits until a writer has written so much, or nothing more for a while."""
+    count, last = -1, time.monotonic()
+    while count < lines and time.monotonic() - last < 0.3:
+        time.sleep(0.001)
+        now = log.read_bytes().count(b"\n") if log.exists() else 0
+        if now != count:
+            count, last = now, time.monotonic()
+
+
 def kill_often(
     zygote: Zygote, folder: Path, work: Path, kills: int, seed: int, disk: FullDisk | None = None
 ) -> tuple[int, int]:
     """Kills this many writers of one index in `folder`; `work` is for other files.
 
-    Returns how many had begun and not finished, and how many operations failed on a full disk.
+    Returns how many had begun and not finished, and how many operations failed because the disk was full.
     """
     rng = random.Random(seed)
     path, log = folder / "index.mch", work / "log"
     state: State = {}
     version = unfinished = failed = 0
-    seconds = 0.3  # about as long as a whole task takes
     # On a full disk, a reader may be unable to open the index.
     reader = Reader(path) if disk is None else None
     for kill in range(kills):
@@ -186,10 +195,12 @@ def kill_often(
             "index": str(path), "log": str(log), "operations": ops,
             "snapshot_after": rng.choice([1, 20, 10**6]), "checkpoint": rng.choice([1, 30, 1000]),
         }  # fmt: skip
-        room, delay = rng.choice([0, 8, 30, 100]) * 4096, rng.random() * seconds
+        # The log of an index needs about ten pages before it can be written to.
+        room, moment = rng.choice([0, 12, 20, 40]) * 4096, rng.randint(0, 80)
         with contextlib.nullcontext() if disk is None or kill % 2 else disk.leaving(room):
             child = zygote.start(task)
-            time.sleep(delay)
+            wait_for(log, moment)
+            time.sleep(rng.random() * 0.005)
             with contextlib.suppress(ProcessLookupError):  # it may have finished
                 os.kill(child, signal.SIGKILL)
             assert zygote.status() in (0, signal.SIGKILL)
@@ -205,6 +216,7 @@ def kill_often(
                 stored += line["stored"]
             elif "error" in line:
                 assert disk is not None, line
+                failed += 1
             elif "failed" in line:
                 assert op is not None
                 left = {i: (kind, version) for i, kind, version in line["left"]}

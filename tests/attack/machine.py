@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import hypothesis
@@ -375,18 +376,18 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(ids=MANY, fault=FAULTS)
     def remove(self, ids: list[Id], fault: Any) -> None:
-        self._attempt(
-            fault, lambda: self.index.remove(ids), [self.state, without(self.state, ids)]
-        )
+        self._attempt(fault, lambda: self.index.remove(ids), self._after_removing(ids))
 
     @rule(filter=FILTERS, fault=FAULTS)
     def remove_by_filter(self, filter: dict[str, Any], fault: Any) -> None:
         matching = [id for id, image in self.state.items() if matches(image.metadata, filter)]
         self._attempt(
-            fault,
-            lambda: self.index.remove(filter=filter),
-            [self.state, without(self.state, matching)],
+            fault, lambda: self.index.remove(filter=filter), self._after_removing(matching)
         )
+
+    def _after_removing(self, ids: Sequence[Id]) -> list[State]:
+        """On a full disk, images may be removed in several commits."""
+        return [without(self.state, ids[:done]) for done in range(len(ids) + 1)]
 
     @rule(id=IDS, metadata=METADATA, fault=FAULTS)
     def set_metadata(self, id: Id, metadata: Any, fault: Any) -> None:
@@ -636,11 +637,17 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def prepare(folder: Path) -> None:
     """Makes snapshots, checkpoints and batches small, and creates the index to start from."""
-    mchindex.index.table.SNAPSHOT_AFTER = 8
-    mchindex.storage.schema.CHECKPOINT = 20
-    mchindex.storage.store.GONE_KEPT = 15
-    mchindex.index.facade.BULK = mchindex.index.facade.RECORDS = BULK
-    mchindex.index.adding.PATIENCE = 1e9
+    small: list[tuple[ModuleType, str, float]] = [
+        (mchindex.index.table, "SNAPSHOT_AFTER", 8),
+        (mchindex.storage.schema, "CHECKPOINT", 20),
+        (mchindex.storage.store, "GONE_KEPT", 15),
+        (mchindex.storage.store, "RESERVE", 0),  # so that the disk fills up in the midst of a write
+        (mchindex.index.facade, "BULK", BULK),
+        (mchindex.index.facade, "RECORDS", BULK),
+        (mchindex.index.adding, "PATIENCE", 1e9),
+    ]
+    for module, name, value in small:
+        setattr(module, name, value)
     template = folder / "template"
     with MCHIndex.open(template / "index.mch", tiny_model()) as index:
         add_codes(index, [*range(12)], 0, None)  # a snapshot is saved

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,14 @@ def work(task: dict[str, Any]) -> None:
     def record(event: Any) -> None:
         os.write(log, json.dumps(event).encode() + b"\n")
 
-    mchindex.index.table.SNAPSHOT_AFTER = task["snapshot_after"]
-    mchindex.storage.schema.CHECKPOINT = task["checkpoint"]
-    mchindex.index.adding.PATIENCE = 1e9
+    small: list[tuple[ModuleType, str, float]] = [
+        (mchindex.index.table, "SNAPSHOT_AFTER", task["snapshot_after"]),
+        (mchindex.storage.schema, "CHECKPOINT", task["checkpoint"]),
+        (mchindex.storage.store, "RESERVE", 0),  # so that the disk fills up in the midst of a write
+        (mchindex.index.adding, "PATIENCE", 1e9),
+    ]
+    for module, name, value in small:
+        setattr(module, name, value)
     try:
         index = MCHIndex.open(task["index"], tiny_model(), wait=10)
     except MCHError as error:  # there may be no room to create it or its log
