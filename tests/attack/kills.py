@@ -118,7 +118,7 @@ def read(index: MCHIndex) -> State:
 
 
 class FullDisk:
-    """Leaves little room in a folder: on a small disk by a large file, elsewhere by failing calls."""
+    """Leaves little room: a large file fills a small disk; elsewhere, calls fail."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._filler = folder, folder / "filler"
@@ -179,7 +179,7 @@ def kill_often(
 ) -> tuple[int, int]:
     """Kills this many writers of one index in `folder`; `work` is for other files.
 
-    Returns how many had begun and not finished, and how many operations failed because the disk was full.
+    Returns how many had begun and not finished, and how often the disk was full.
     """
     rng = random.Random(seed)
     path, log = folder / "index.mch", work / "log"

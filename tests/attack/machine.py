@@ -568,16 +568,20 @@ class IndexMachine(RuleBasedStateMachine):
     def _forked(self, work: Callable[[Callable[[Any], None]], None]) -> tuple[int, list[Any]]:
         """Runs `work(report)` in a child; returns its status and what it reported."""
         reading, writing = os.pipe()
+
+        def report(what: Any) -> None:
+            os.write(writing, json.dumps(what).encode() + b"\n")
+
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                work(lambda what: os.write(writing, json.dumps(what).encode() + b"\n") and None)
+                work(report)
                 status = 0
             except MCHError:
                 status = FAILED
             except BaseException as error:
-                os.write(writing, json.dumps(repr(error)).encode() + b"\n")
+                report(repr(error))
             os._exit(status)
         os.close(writing)
         with open(reading, encoding="utf-8") as lines:

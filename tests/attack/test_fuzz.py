@@ -1,4 +1,4 @@
-"""No file of a stranger crashes the package, exhausts it or raises an undocumented error (fuzz.py)."""
+"""A stranger's file crashes nothing and raises only the documented errors (fuzz.py)."""
 
 from pathlib import Path
 
