@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import numpy as np
@@ -34,7 +34,7 @@ from mchindex import BucketTable, MCHIndex
 from mchindex.errors import ImageError, MCHError, ModelError, SnapshotError
 
 SECONDS = 10.0  # of CPU time for one input, at most
-MEMORY = 300 << 20  # bytes that all inputs together may add to the process at its peak
+MEMORY = 200 << 20  # bytes by which one input may raise the peak of the process's memory
 BITS = 32
 
 # Changes to bytes.
@@ -75,9 +75,21 @@ def changed(data: bytes, edits: list[tuple[str, int, int]]) -> bytes:
     return data
 
 
-def damaged(originals: list[bytes]) -> SearchStrategy[bytes]:
+class File(NamedTuple):
+    """The content of a file, and how it was made, which is shorter to print."""
+
+    data: bytes
+    how: object
+
+    def __repr__(self) -> str:
+        return f"<{self.how}>"
+
+
+def damaged(originals: list[bytes]) -> SearchStrategy[File]:
     """One of several files with a few changes to its bytes."""
-    return st.builds(changed, st.sampled_from(originals), st.lists(EDITS, max_size=4))
+    return st.tuples(
+        st.integers(0, len(originals) - 1), st.lists(EDITS, max_size=4)
+    ).map(lambda how: File(changed(originals[how[0]], how[1]), how))  # fmt: skip
 
 
 # Changes to JSON.
@@ -114,9 +126,10 @@ def odd_json(draw: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
-def json_text(value: Any) -> str:
+def json_file(*lines: Any) -> File:
     """JSON as a stranger writes it, with numbers that are too large."""
-    return json.dumps(value).replace("Infinity", "1e999")
+    texts = [json.dumps(line).replace("Infinity", "1e999") + "\n" for line in lines]
+    return File("".join(texts).encode("utf-8", "surrogatepass"), lines)
 
 
 # What is attacked. Each target draws inputs and tries them.
@@ -173,23 +186,22 @@ class Export(Target):
         plain = out.getvalue()
         records = [json.loads(line) for line in plain.splitlines()]
         records[1] |= {"path": "/a", "size": 5, "time": 7, "hash": "ab", "width": 3, "height": 4}
-        odd = odd_json(records).map(
-            lambda lines: "\n".join(map(json_text, lines)).encode("utf-8", "surrogatepass") + b"\n"
-        )
-        files = damaged([plain, gzip.compress(plain, mtime=0)]) | odd | odd.map(gzip.compress)
+        odd = odd_json(records).map(lambda lines: json_file(*lines))
+        zipped = odd.map(lambda file: File(gzip.compress(file.data), file.how))
+        files = damaged([plain, gzip.compress(plain, mtime=0)]) | odd | zipped
         self.inputs = st.tuples(files, st.booleans(), st.booleans())
 
-    def attack(self, given: tuple[bytes, bool, bool]) -> bool:
+    def attack(self, given: tuple[File, bool, bool]) -> bool:
         from mchindex.index.importing import import_index
 
-        data, partial, new = given
+        file, partial, new = given
         accepted = False
         path = self.folder / "index"
         if not new:
             shutil.copytree(self.folder / "original", path)
         try:
             with suppress(MCHError):
-                import_index(io.BytesIO(data), path, partial=partial)
+                import_index(io.BytesIO(file.data), path, partial=partial)
                 accepted = True
             if (path / "index.sqlite").exists():
                 with MCHIndex.open(path, create=False) as index:
@@ -210,19 +222,17 @@ class Model(Target):
         self.config = folder / "model/config.json"
         self.weights = folder / "model/model.safetensors"
         config, weights = self.config.read_bytes(), self.weights.read_bytes()
-        odd = odd_json(json.loads(config)).map(
-            lambda value: json_text(value).encode("utf-8", "surrogatepass")
-        )
+        odd = odd_json(json.loads(config)).map(json_file)
         self.inputs = st.one_of(
-            st.tuples(odd | damaged([config]), st.just(weights)),
-            st.tuples(st.just(config), damaged([weights])),
+            st.tuples(odd | damaged([config]), st.just(File(weights, "unchanged"))),
+            st.tuples(st.just(File(config, "unchanged")), damaged([weights])),
         )
 
-    def attack(self, given: tuple[bytes, bytes]) -> bool:
+    def attack(self, given: tuple[File, File]) -> bool:
         from mchindex.models import MCHModel
 
-        self.config.write_bytes(given[0])
-        self.weights.write_bytes(given[1])
+        self.config.write_bytes(given[0].data)
+        self.weights.write_bytes(given[1].data)
         try:
             MCHModel.load(self.config.parent, engine="torch", device="cpu")
         except ModelError:
@@ -243,15 +253,15 @@ class Snapshot(Target):
                 table.optimize(substring=True)
             table.save(folder / "table")
             originals.append((folder / "table").read_bytes())
-        forged = st.builds(
-            lambda data, seed: forge(data, np.random.default_rng(seed)),
-            st.sampled_from(originals), st.integers(0, 1 << 30),
-        )  # fmt: skip
+        seeds = st.tuples(st.integers(0, len(originals) - 1), st.integers(0, 1 << 30))
+        forged = seeds.map(
+            lambda how: File(forge(originals[how[0]], np.random.default_rng(how[1])), how)
+        )
         self.inputs = st.tuples(forged | damaged(originals), st.booleans())
 
-    def attack(self, given: tuple[bytes, bool]) -> bool:
+    def attack(self, given: tuple[File, bool]) -> bool:
         file = self.folder / "forged"
-        file.write_bytes(given[0])
+        file.write_bytes(given[0].data)
         try:
             table = BucketTable.load(file, mmap=given[1])
         except SnapshotError:
@@ -279,15 +289,15 @@ class Store(Target):
         log = (folder / "log").read_bytes()
         self.inputs = st.tuples(damaged([file]), st.none() | damaged([log]))
 
-    def attack(self, given: tuple[bytes, bytes | None]) -> bool:
+    def attack(self, given: tuple[File, File | None]) -> bool:
         from mchindex.index.export import export_index
         from mchindex.index.verify import verify
 
         path, accepted = self.folder / "index", False
         path.mkdir()
-        (path / "index.sqlite").write_bytes(given[0])
+        (path / "index.sqlite").write_bytes(given[0].data)
         if given[1] is not None:
-            (path / "index.sqlite-wal").write_bytes(given[1])
+            (path / "index.sqlite-wal").write_bytes(given[1].data)
         try:
             with suppress(MCHError), MCHIndex.open(path, create=False) as index:
                 code = np.zeros(index.bits // 8, np.uint8)
@@ -330,11 +340,11 @@ class Picture(Target):
         originals += [out.getvalue(), b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"]
         self.inputs = st.tuples(damaged(originals), st.sampled_from([None, 8]))
 
-    def attack(self, given: tuple[bytes, int | None]) -> bool:
+    def attack(self, given: tuple[File, int | None]) -> bool:
         from mchindex.images import read_picture
 
         try:
-            picture = read_picture(*given)
+            picture = read_picture(given[0].data, given[1])
         except ImageError:
             return False
         assert picture.image.mode == "RGB"
@@ -351,9 +361,7 @@ class Metadata(Target):
         table = io.StringIO()
         csv.writer(table).writerows([["file", "n", "tag"], ["a", "1", "x"], ["b", "", 'é"\n']])
         record = {"file": "a", "n": 1, "tag": ["x", {"y": None}]}
-        jsonl = odd_json(record).map(
-            lambda value: json_text(value).encode("utf-8", "surrogatepass") + b"\n"
-        )
+        jsonl = odd_json(record).map(json_file)
         self.inputs = st.one_of(
             st.tuples(st.just("csv"), damaged([table.getvalue().encode()])),
             st.tuples(st.just("jsonl"), jsonl | damaged([json.dumps(record).encode() * 2])),
@@ -368,7 +376,7 @@ class Metadata(Target):
             values = [content]
         else:
             file = self.folder / f"metadata.{kind}"
-            file.write_bytes(content)
+            file.write_bytes(content.data)
             try:
                 values = list(MetadataByPath([], file).own.values())
             except ValueError:
@@ -473,7 +481,6 @@ def main() -> None:
     faulthandler.enable()
     name, folder, seed, examples = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     target = TARGETS[name](Path(folder))
-    start = 0
     outcomes = [0, 0]  # refused, accepted
 
     @hypothesis.seed(seed)
@@ -483,11 +490,10 @@ def main() -> None:
     )  # fmt: skip
     @given(target.inputs)
     def attack(given: Any) -> None:
-        nonlocal start
-        start = start or peak()
+        before = peak()
         with limited():
             outcomes[target.attack(given)] += 1
-        assert peak() - start < MEMORY, "it took too much memory"
+        assert peak() - before < MEMORY, "it took too much memory"
 
     # What an input allocates in one piece fails before the machine suffers.
     pages = int(Path("/proc/self/statm").read_text().split()[0])

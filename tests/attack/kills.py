@@ -156,6 +156,7 @@ class Reader:
                     hits = index.search_codes(codes_for(self.looks)[0], 5)
                     assert [hit.distance for hit in hits] == sorted(hits.distances)
                     self.looks += 1
+                    time.sleep(0.005)  # leaves the processor to the others
 
     def close(self) -> None:
         """Ends the thread. Raises what it raised."""

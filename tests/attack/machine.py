@@ -244,7 +244,8 @@ class IndexMachine(RuleBasedStateMachine):
         return ((id, image.fields) for id, image in state.items())
 
     def _verify(self) -> None:
-        assert verify(self.path, model=False).problems == []
+        problems = verify(self.path, model=False).problems
+        assert not problems, problems
 
     def _recover(self, possible: Sequence[State]) -> None:
         """After a failed operation: finds out which of the possible states it left."""

@@ -22,7 +22,7 @@ def zygote() -> Iterator[Zygote]:
 
 
 def test_killed_writers_lose_nothing_they_reported(zygote: Zygote, tmp_path: Path) -> None:
-    assert kill_often(zygote, tmp_path, tmp_path, kills=12, seed=0)[0] > 3
+    assert kill_often(zygote, tmp_path, tmp_path, kills=10, seed=0)[0] > 3
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def kill_on_a_full_disk(tmp_path: Path, kills: int, seed: int) -> None:
 
 
 def test_killed_writers_on_a_full_disk_lose_nothing_they_reported(tmp_path: Path) -> None:
-    kill_on_a_full_disk(tmp_path, kills=12, seed=0)
+    kill_on_a_full_disk(tmp_path, kills=10, seed=0)
 
 
 @pytest.mark.slow
