@@ -132,6 +132,9 @@ class _Snapshot:
         report.snapshot = saved.file
         try:
             table = load_snapshot(store.folder / saved.file)
+        except FileNotFoundError:  # deleted to make room on a full disk
+            report.notes.append(f"the snapshot {saved.file} is missing: opening takes longer")
+            return
         except (SnapshotError, OSError) as error:
             # Nothing is lost: the store has everything.
             self._problem(f"cannot be used ({error}): opening the index takes longer")

@@ -100,6 +100,9 @@ def make_file(folder: Path) -> None:
         new = Path(parent) / FILE
         with named_errors(str(folder)), contextlib.closing(connection.create(new)) as db:
             create(db)
+            # Closing would do this too, but would not say that it failed, and only the file is
+            # linked, not its log.
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         try:
             os.link(new, folder / FILE)
         except FileExistsError:

@@ -286,8 +286,8 @@ class Store:
         assert self._write is not None
         with self._write.use() as db, named_errors(self.name):
             self._bound_log(db)
-            db.execute("BEGIN IMMEDIATE")
             try:
+                db.execute("BEGIN IMMEDIATE")
                 yield db
                 db.execute("COMMIT")
                 self._written += 1
@@ -511,6 +511,7 @@ class Store:
     def each(self) -> Iterator[Row]:
         """All images, oldest first."""
         last = count = total = 0
+        self.version()  # before the read: a store that was only read may have to be opened again
         with self.one_state(), self.reading() as db:
             version, state = self.version(), self._state(db)
         while True:
