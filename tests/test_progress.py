@@ -2,6 +2,7 @@
 
 import io
 import time
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -88,7 +89,8 @@ def test_a_closed_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr", None)
-    with reporting(None) as report:
+    shown: Any = reporting(None)
+    with shown as report:
         assert report is silent
     with Display() as display:
         display(Step("agent", 3, 3))
