@@ -71,7 +71,13 @@ def create(file: Path) -> sqlite3.Connection:
 def to_write(file: Path) -> sqlite3.Connection:
     """A connection with a write-ahead log, whose commits are on disk when they return."""
     _check_kind(file)
-    return _with_log(_connect(_uri(file, "mode=rw")))
+    db = _with_log(_connect(_uri(file, "mode=rw")))
+    try:
+        _check_writable(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
 
 
 def to_read(file: Path) -> sqlite3.Connection:
@@ -131,6 +137,20 @@ def _started(db: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _check_writable(db: sqlite3.Connection) -> None:
+    """Raises OperationalError if the file could only be opened to be read, which SQLite does
+    without a word, for example when the system had too many open files for a moment."""
+    db.execute("PRAGMA busy_timeout = 0")
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("ROLLBACK")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # another process is writing
+            raise
+    finally:
+        db.execute("PRAGMA busy_timeout = 10000")
 
 
 def _check_kind(file: Path) -> None:
