@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -path '*/shipped/*' -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test slow check format sanitize bench wheel clean
+.PHONY: demo test slow check format sanitize sanitize-all bench wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed $(VENV)/plot
@@ -32,9 +32,12 @@ format: $(VENV)/dev
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i cpp/*.cpp cpp/*.h cpp/mch/*.cpp cpp/mch/*.h
 
-# The whole suite under address and undefined-behaviour sanitizers, then what runs in threads under
-# the thread sanitizer.
+# The engine's tests under the address and undefined-behaviour sanitizers.
 sanitize: $(VENV)/installed $(VENV)/test $(VENV)/dev
+	PYTHON=$(BIN)/python sh tests/sanitize.sh address,undefined tests/engine
+
+# The whole suite under them, then what runs in threads under the thread sanitizer.
+sanitize-all: $(VENV)/installed $(VENV)/test $(VENV)/dev
 	PYTHON=$(BIN)/python sh tests/sanitize.sh address,undefined tests
 	PYTHON=$(BIN)/python sh tests/sanitize.sh thread tests/engine/test_concurrency.py tests/engine/test_updates.py
 

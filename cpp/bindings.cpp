@@ -106,9 +106,10 @@ SearchResult search(const AnyTable& table, const py::object& codes, const py::ob
 }
 
 RangeResult within(const AnyTable& table, const py::object& codes, const py::object& radius, const py::object& allowed,
-                   const std::string& strategy, const py::object& threads) {
+                   const std::string& strategy, const py::object& threads, const py::object& max_hits) {
     SearchOptions o = common_options(allowed, strategy, threads);
     o.k = UINT64_MAX;
+    o.max_hits = uint64_t(integer(max_hits, "max_hits", 0, INT64_MAX, true));
     o.max_radius = int(integer(radius, "radius", 0, kMaxBits, true));
     Bytes c = packed_codes(codes, table.bits(), "codes");
     const size_t n = size_t(c.shape(0));
@@ -293,8 +294,10 @@ PYBIND11_MODULE(_core, m) {
              "strategy     \"auto\", \"probe\", \"substring\" or \"scan\"; the answer is the same\n"
              "threads      number of threads to use; 0 means all cores")
         .def("within", &within, py::arg("codes"), py::arg("radius"), py::arg("allowed") = py::none(),
-             py::arg("strategy") = "auto", py::arg("threads") = 0,
-             "Return all images within `radius` (inclusive) of each code, in the order of search().")
+             py::arg("strategy") = "auto", py::arg("threads") = 0, py::arg("max_hits") = SearchOptions().max_hits,
+             "Return all images within `radius` (inclusive) of each code, in the order of search().\n\n"
+             "Raises ValueError if the queries have more than `max_hits` hits in all; the default of 2**26 takes\n"
+             "about 2 GB.")
         .def("optimize", &AnyTable::optimize, py::arg("substring") = false, py::call_guard<py::gil_scoped_release>(),
              "Merge all changes into one segment now, instead of step by step in the background. With\n"
              "substring=True, also build the substring index. Answers stay the same.")

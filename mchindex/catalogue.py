@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,8 +9,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mchindex.files import read_file
+from mchindex.json_text import loads
+
 SHIPPED = Path(__file__).parent / "models" / "shipped"
 CONFIG = "config.json"
+LARGEST_CONFIG = 4 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -24,16 +27,32 @@ class Listed:
     config: dict[str, Any]
 
 
-def own_models() -> Path:
-    """The user's models folder: `$MCH_MODELS`, or one in the user's data folder."""
+def own_models() -> Path | None:
+    """The user's models folder: `$MCH_MODELS`, or one in the user's data folder.
+
+    None if the user has no home folder, as in some containers.
+    """
     if folder := os.environ.get("MCH_MODELS"):
         return Path(folder)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "mchindex/models"
+    if data := os.environ.get("XDG_DATA_HOME"):
+        return Path(data) / "mchindex/models"
+    try:
+        return Path.home() / ".local/share/mchindex/models"
+    except RuntimeError:
+        return None
+
+
+def _roots() -> list[Path]:
+    """The folders whose models have names."""
+    own = own_models()
+    return [SHIPPED] if own is None else [SHIPPED, own]
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """A model's settings. Raises OSError or ValueError if they cannot be read."""
-    config: dict[str, Any] = json.loads((folder / CONFIG).read_text("utf-8"))
+    config = loads(read_file(folder / CONFIG, LARGEST_CONFIG))
+    if not isinstance(config, dict):
+        raise ValueError("it is not a JSON object")
     return config
 
 
@@ -41,22 +60,22 @@ def find(name: str | PathLike[str]) -> Path:
     """The folder of a model, given its name (of one that ships or is in the user's models folder)
     or the folder itself."""
     text = os.fspath(name)
-    if os.path.basename(text) == text:
-        for root in (SHIPPED, own_models()):
-            if (root / text / CONFIG).is_file() and not Path(text, CONFIG).is_file():
+    if os.path.basename(text) == text and not os.path.isfile(os.path.join(text, CONFIG)):
+        for root in _roots():
+            if os.path.isfile(root / text / CONFIG):
                 return root / text
     return Path(text)
 
 
 def listed(*more: Path) -> Iterator[Listed]:
     """All models that ship, those in the user's models folder, and those in other folders."""
-    for root in (SHIPPED, own_models(), *more):
-        if not root.is_dir():
+    for root in (*_roots(), *more):
+        if not os.path.isdir(root):
             continue
         for config in sorted([*root.glob(CONFIG), *root.glob(f"*/{CONFIG}")]):
             try:
                 facts = read_config(config.parent)
-                if isinstance(facts, dict) and "fingerprint" in facts and "method" in facts:
+                if all(isinstance(facts.get(name), str) for name in ("fingerprint", "method")):
                     name = str(config.parent) if root in more else config.parent.name
                     yield Listed(name, config.parent, root == SHIPPED, facts)
             except (OSError, ValueError):

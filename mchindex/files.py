@@ -45,6 +45,23 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
     return content
 
 
+def replaceable(path: str | os.PathLike[str]) -> Path:
+    """The file that writing to `path` replaces: `path` itself, or what it links to.
+
+    Raises OSError if there is something other than a regular file, such as a folder or a device.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return target
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A new file that replaces `path` once it has been written completely.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from PIL import Image
+
+from mchindex.images import is_read
 
 
 def walk(
@@ -19,32 +22,71 @@ def walk(
     `unreadable`.
     """
     seen: set[tuple[int, int]] = set()
-    for folder, folders, files in os.walk(root, onerror=unreadable.append, followlinks=True):
+    waiting = [root]  # a list, because folders may be nested more deeply than functions
+    while waiting:
+        folder = waiting.pop()
+        folders: list[str] = []
+        files: list[str] = []
         try:
             here = os.stat(folder)
+            if (here.st_dev, here.st_ino) in seen:
+                continue
+            seen.add((here.st_dev, here.st_ino))
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.name.startswith("."):
+                        (folders if _is_folder(entry) else files).append(entry.name)
         except OSError as error:
             unreadable.append(error)
-            folders.clear()
             continue
-        if (here.st_dev, here.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((here.st_dev, here.st_ino))
-        folders[:] = sorted(
-            f for f in folders if not f.startswith(".") and not skip(os.path.join(folder, f))
-        )
         for name in sorted(files):
-            if not name.startswith("."):
-                yield os.path.join(folder, name)
+            yield os.path.join(folder, name)
+        inner = (os.path.join(folder, name) for name in sorted(folders, reverse=True))
+        waiting += [path for path in inner if not skip(path)]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def matching(
+    pattern: str, unreadable: list[OSError], skip: Callable[[str], bool] = lambda folder: False
+) -> list[str]:
+    """The paths of the files that match a pattern, sorted. `**` means any number of folders, which
+    are read like those of `walk`."""
+    parts = pattern.split("/")
+    if "**" not in parts:
+        return sorted(path for path in glob.glob(pattern) if not os.path.isdir(path))
+    at = parts.index("**")
+    top = "/".join(parts[:at]) or ("/" if pattern.startswith("/") else ".")
+    found = []
+    for root in glob.glob(top) if glob.has_magic(top) else [top]:
+        if os.path.isdir(root):
+            start = len(os.path.join(root, ""))
+            for path in walk(root, unreadable, skip):
+                if _fits(path[start:].split("/"), parts[at:]):
+                    found.append(path)
+    return sorted(found)
+
+
+def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether the names of folders and a file match the parts of a pattern."""
+    if "**" not in parts:
+        return len(names) == len(parts) and all(map(fnmatchcase, names, parts))
+    at = parts.index("**")
+    before, after = parts[:at], parts[at + 1 :]
+    if len(names) < at or not all(map(fnmatchcase, names, before)):
+        return False
+    if "**" not in after:
+        return not after or (
+            len(names) >= at + len(after) and _fits(names[len(names) - len(after) :], after)
+        )
+    return any(_fits(names[i:], after) for i in range(at, len(names) + 1))
 
 
 def is_image_name(path: str) -> bool:
-    """Whether a file has the suffix of an image format that Pillow reads."""
-    return os.path.splitext(path)[1].lower() in _suffixes()
-
-
-@cache
-def _suffixes() -> frozenset[str]:
-    readable = {s for s, kind in Image.registered_extensions().items() if kind in Image.OPEN}
-    # Formats that are not pictures, or that Pillow opens only with the help of other programs.
-    return frozenset(readable - {".pdf", ".mpg", ".mpeg", ".h5", ".hdf", ".eps", ".ps"})
+    """Whether a file has the suffix of an image format that is read."""
+    return is_read(Image.registered_extensions().get(os.path.splitext(path)[1].lower()))

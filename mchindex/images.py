@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import hashlib
 import io
+import math
 import os
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import IO, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
-from PIL.ImageFile import ImageFile
+from PIL.ImageFile import ImageFile, StubImageFile
 
+from mchindex.budget import Budget
 from mchindex.errors import ImageError
+from mchindex.files import open_file
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -32,6 +39,24 @@ Source: TypeAlias = (
     PathLike | bytes | bytearray | memoryview | IO[bytes] | Image.Image | NDArray[Any] | Tensor
 )
 BYTES = (bytes, bytearray, memoryview)
+
+# The formats that are read, whatever a file is called. Pillow knows more, but it starts Ghostscript
+# to read EPS, and unpacks some of the others without a limit.
+# fmt: off
+FORMATS = frozenset((
+    "AVIF", "BMP", "CUR", "DCX", "DDS", "DIB", "FLI", "GIF", "HEIF", "ICNS", "ICO", "JPEG",
+    "JPEG2000", "MPO", "MSP", "PCD", "PCX", "PNG", "PPM", "PSD", "QOI", "SGI", "SUN", "TGA", "TIFF",
+    "WEBP", "XBM", "XPM",
+))
+# fmt: on
+
+MEMORY = 400 << 20  # bytes for pictures that are being decoded, in all threads together
+LARGE = 1 << 24  # pixels above which a picture is reduced when it is decoded
+_BAND = 1 << 20  # pixels converted at a time
+# Formats whose decoders need little memory besides the picture itself.
+_LEAN = frozenset(("BMP", "DIB", "GIF", "JPEG", "MPO", "PCX", "PNG", "TGA", "TIFF"))
+_CONTAINERS = frozenset(["ICNS", "ICO"])  # what is inside may be larger than the header says
+_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # per pixel
 
 _ORIENTATION = 0x0112  # the EXIF tag that says how the camera was held
 _TURNS = {
@@ -67,29 +92,47 @@ def open_rgb(source: Source) -> Image.Image:
 
 
 def read_picture(source: Source, least: int | None = None) -> Picture:
-    """Like `open_rgb`, but with `least`, a JPEG may be decoded at a half, a quarter or an eighth of
-    its size, which is much faster, as long as each side still has `least` pixels. This includes a
-    Pillow image that was opened from a file and has not been loaded yet."""
+    """Like `open_rgb`, but with `least`, the picture may be smaller, as long as each side still has
+    `least` pixels.
+
+    A JPEG may be decoded at a half, a quarter or an eighth of its size, which is much faster. This
+    includes a Pillow image that was opened from a file and has not been loaded yet. A picture of
+    more than `LARGE` pixels is reduced to save memory.
+
+    Pictures that several threads decode at the same time take at most `MEMORY` bytes together. A
+    picture that needs more than that is decoded while no other is.
+    """
     if least is not None:
         source = _file_of(source)
     if hasattr(source, "detach") and hasattr(source, "ndim"):  # file objects have detach, too
-        source = _of_tensor(source)
-    if isinstance(source, np.ndarray):
-        source = _of_array(source)
+        tensor: Any = source
+        with _decoding(14 * math.prod(tensor.shape)):  # floats are copied more than once
+            source = _of_array(_of_tensor(tensor))
+    elif isinstance(source, np.ndarray):
+        with _decoding(2 * source.size):
+            source = _of_array(source)
     name = source_name(source)
     try:
         if isinstance(source, Image.Image):
-            return _upright_rgb(source, source.size)
+            _refuse_unread_format(source)
+            with _decoding(_memory_for(source, source.size, least)):
+                return _upright_rgb(source, source.size, least)
         with _opened(source) as stream:
-            if not stream.read(1):
+            bytes = stream.seek(0, os.SEEK_END)
+            if not bytes:
                 raise ImageError("the file is empty")
             stream.seek(0)
-            with Image.open(stream) as image:
+            with Image.open(stream, formats=_formats()) as image:
                 _refuse_bomb(image)
                 size = image.size
                 if least is not None:
                     image.draft(None, (least, least))
-                return _upright_rgb(image, size)
+                in_memory = isinstance(source, BYTES)
+                needed = _memory_for(image, size, least) + (0 if in_memory else bytes)
+                with _decoding(needed):
+                    picture = _upright_rgb(image, size, least)
+                    image.close()  # frees its pixels
+                return picture
     except UnidentifiedImageError as error:
         raise ImageError(f"{name}: not an image of a known format") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -139,8 +182,129 @@ def read_all(stream: IO[bytes]) -> bytes:
 
 def _opened(source: Any) -> IO[bytes]:
     if isinstance(source, (str, os.PathLike)):
-        return open(source, "rb")
+        return open_file(source)
     return io.BytesIO(source if isinstance(source, BYTES) else read_all(source))
+
+
+def is_read(kind: str | None) -> bool:
+    """Whether pictures in a format, by Pillow's name for it, are read."""
+    return kind in FORMATS and kind in Image.OPEN
+
+
+def _formats() -> list[str]:
+    Image.init()
+    return [kind for kind in Image.ID if is_read(kind)]
+
+
+def _refuse_unread_format(image: Image.Image) -> None:
+    # Loading the picture may start another program.
+    unloaded = isinstance(image, StubImageFile) or getattr(image, "tile", None)
+    if isinstance(image, ImageFile) and unloaded and image.format not in FORMATS:
+        raise ImageError(
+            f"it is in the format {image.format}, which is not read: if you trust it, call its "
+            "load() first"
+        )
+
+
+# Memory.
+
+
+_memory = Budget(MEMORY)
+_RETURNED = 32 << 20  # bytes of a picture above which its memory is given back to the system
+
+
+class _Scope(threading.local):
+    held: ExitStack | None = None  # of `one_picture`
+    counted = False  # whether it holds memory
+
+
+_scope = _Scope()
+
+
+@contextmanager
+def one_picture() -> Iterator[None]:
+    """Makes a picture that this thread reads within it count as decoded until the end.
+
+    Without it, a picture counts only until `read_picture` returns. Only the first picture that is
+    read within it counts.
+    """
+    before = _scope.held, _scope.counted
+    with ExitStack() as held:
+        _scope.held, _scope.counted = held, False
+        try:
+            yield
+        finally:
+            _scope.held, _scope.counted = before
+
+
+@contextmanager
+def _decoding(bytes: int) -> Iterator[None]:
+    """Waits until there is memory to decode a picture."""
+    if _scope.held is None:
+        with _held(bytes):
+            yield
+    else:
+        if not _scope.counted:  # waiting for more while holding some could last for ever
+            _scope.held.enter_context(_held(bytes))
+            _scope.counted = True
+        yield
+
+
+@contextmanager
+def _held(bytes: int) -> Iterator[None]:
+    with _memory.held(bytes):
+        try:
+            yield
+        finally:
+            if bytes >= _RETURNED and (trim := _malloc_trim()) is not None:
+                trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Gives freed memory back to the system, where the C library can.
+
+    The GNU C library keeps what a thread has freed for that thread, so that memory would grow with
+    the number of threads.
+    """
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
+
+
+def _memory_for(image: Image.Image, size: tuple[int, int], least: int | None) -> int:
+    """About how many bytes it takes to decode and convert a picture of this full size."""
+    if image.format in _CONTAINERS:
+        return MEMORY
+    pixels = max(image.width * image.height, _tile_pixels(image))
+    result = image.width * image.height // _reduction(image.size, least) ** 2
+    total = _BYTES.get(image.mode, 4) * pixels + 4 * result
+    if isinstance(image, ImageFile) and image.format not in _LEAN:
+        total += 16 * pixels
+    if "progressive" in image.info:  # the decoder keeps coefficients, two bytes each, at full size
+        total += 2 * len(image.getbands()) * size[0] * size[1]
+    return total
+
+
+def _tile_pixels(image: Image.Image) -> int:
+    """The pixels of a tile of a TIFF file, which may be larger than the picture."""
+    width, length = (getattr(image, "tag_v2", {}).get(tag, 0) for tag in (322, 323))
+    return width * length if isinstance(width, int) and isinstance(length, int) else 0
+
+
+def _reduction(size: tuple[int, int], least: int | None) -> int:
+    """By which factor the sides of a picture are reduced when it is decoded."""
+    pixels = size[0] * size[1]
+    if least is None or pixels <= LARGE:
+        return 1
+    return max(1, min(math.ceil(math.sqrt(pixels / LARGE)), min(size) // max(1, least)))
+
+
+def reduced(image: Image.Image, least: int | None) -> Image.Image:
+    """A picture in RGB, as small as `read_picture` makes it."""
+    factor = _reduction(image.size, least)
+    return image if factor == 1 else image.reduce(factor)
 
 
 class Thumbnail(NamedTuple):
@@ -168,13 +332,13 @@ def thumbnail(source: Source, side: int) -> Thumbnail:
 
 def digest(source: PathLike | bytes) -> bytes:
     """The SHA-256 of a file's bytes. Equal digests mean equal pictures."""
-    if not isinstance(source, bytes):
-        path = Path(source)
-        try:
-            source = path.read_bytes()
-        except OSError as error:
-            raise ImageError(f"{path}: {error.strerror or error}") from error
-    return hashlib.sha256(source).digest()
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).digest()
+    try:
+        with open_file(source) as stream:
+            return hashlib.file_digest(stream, "sha256").digest()  # type: ignore[arg-type]
+    except OSError as error:
+        raise ImageError(f"{os.fspath(source)}: {error.strerror or error}") from error
 
 
 def _file_of(source: Source) -> Source:
@@ -224,19 +388,39 @@ def _refuse_bomb(image: Image.Image) -> None:
         )
 
 
-def _upright_rgb(image: Image.Image, size: tuple[int, int]) -> Picture:
+def _upright_rgb(image: Image.Image, size: tuple[int, int], least: int | None) -> Picture:
     if not image.width or not image.height:
         raise ImageError("it has no pixels")
     image.load()  # before reading EXIF data, which a PNG may store after its pixels
+    if image.format in _CONTAINERS:
+        _refuse_bomb(image)
+        size = image.size
     try:
         turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # damaged EXIF data is common, and the picture may still be fine
         turn = None
-    rgb = _rgb(image)
+    rgb = _converted(image, _reduction(image.size, least))
     rgb.info = {}  # so that reading this picture again does not rotate it again
     if turn is None:
         return Picture(rgb, size)
     return Picture(rgb.transpose(turn), size[::-1] if turn in _SIDEWAYS else size)
+
+
+def _converted(image: Image.Image, factor: int) -> Image.Image:
+    """The picture in RGB, with its sides reduced by a factor.
+
+    A few rows at a time where that saves memory: conversions need several copies of a picture.
+    """
+    costly = image.mode.startswith("I") or image.has_transparency_data
+    width, height = image.size
+    if factor == 1 and (not costly or width * height <= _BAND):
+        return _rgb(image)
+    rows = max(1, _BAND // width // factor) * factor
+    out = Image.new("RGB", (-(-width // factor), -(-height // factor)))
+    for top in range(0, height, rows):
+        band = _rgb(image.crop((0, top, width, min(top + rows, height))))
+        out.paste(band.reduce(factor) if factor > 1 else band, (0, top // factor))
+    return out
 
 
 def _rgb(image: Image.Image) -> Image.Image:

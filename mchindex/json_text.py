@@ -13,15 +13,16 @@ from typing import Any
 
 DEEPEST = 100  # levels of nesting, at most; SQLite allows 1,000
 
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|([\[{])|([\]}])', re.DOTALL)
+# A text need not end: otherwise, each quote in one that does not would be tried as its start.
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
 
 
-def loads(text: str | bytes) -> Any:
-    """The value of a JSON text. Bytes must be UTF-8."""
+def loads(text: str | bytes, deepest: int = DEEPEST) -> Any:
+    """The value of a JSON text. Bytes must be UTF-8. `deepest`: levels of nesting, at most."""
     if isinstance(text, bytes):
         text = text.decode("utf-8")
-    _check_depth(text)
-    return json.loads(text, parse_float=_finite, parse_constant=_no_constant)
+    _check_depth(text, deepest)
+    return _DECODER.decode(text)
 
 
 def dumps(value: Any) -> str:
@@ -32,19 +33,19 @@ def dumps(value: Any) -> str:
         raise ValueError("it is nested too deeply") from None
     except TypeError as error:
         raise ValueError(str(error)) from None
-    _check_depth(text)
+    _check_depth(text, DEEPEST)
     text.encode()  # half a surrogate pair is not text
     return text
 
 
-def _check_depth(text: str) -> None:
-    if text.count("[") + text.count("{") <= DEEPEST:
+def _check_depth(text: str, deepest: int) -> None:
+    if text.count("[") + text.count("{") <= deepest:
         return
     depth = 0
     for match in _BRACKET.finditer(text):
         depth += (match[1] is not None) - (match[2] is not None)
-        if depth > DEEPEST:
-            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        if depth > deepest:
+            raise ValueError(f"it is nested more than {deepest} levels deep")
 
 
 def _finite(text: str) -> float:
@@ -56,3 +57,6 @@ def _finite(text: str) -> float:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)

@@ -68,11 +68,16 @@ def reporting(progress: bool | Callable[[S], None] | None) -> Iterator[Callable[
     """
     if callable(progress):
         yield progress
-    elif progress or (progress is None and sys.stderr.isatty()):
+    elif progress or (progress is None and on_terminal()):
         with Display() as display:
             yield display
     else:
         yield silent
+
+
+def on_terminal() -> bool:
+    """Whether stderr is a terminal; it may also be closed."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 class Display:
@@ -106,15 +111,15 @@ class Display:
             TimeRemainingColumn,
         )
 
-        console = Console(stderr=True, highlight=False)
+        console = Console(stderr=True, highlight=False, emoji=False)
         if console.is_terminal and not self._quiet:
             self._bars = Progress(
                 SpinnerColumn(finished_text="[green]✓[/]"),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(elapsed_when_finished=True),
-                TextColumn("[dim]{task.fields[figures]}[/]"),
+                TextColumn("{task.fields[figures]}", style="dim", markup=False),
                 console=console,
                 speed_estimate_period=600,
             )
@@ -151,7 +156,8 @@ class Display:
             of = "" if step.total is None else f" of {step.total:,}"
             took = seconds(self._printed - self._began)
             line = ", ".join([f"{step.done:,}{of} in {took}", *self._speed(step), *figures])
-            print(f"{title}: {line}", file=sys.stderr, flush=True)
+            if sys.stderr is not None:  # print() would take stdout instead
+                print(f"{title}: {line}", file=sys.stderr, flush=True)
         if over:
             self._begin()
 

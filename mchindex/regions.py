@@ -6,10 +6,13 @@ any size. `in_pixels` converts a box to the pixels of a particular image.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,12 @@ PixelBox = tuple[int, int, int, int]
 Boxes = NDArray[np.float64]  # (regions, 4)
 
 WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
+MOST_REGIONS = 256  # of a layout: the table stores the number of a region in one byte
+MOST_TEXT = 10_000  # characters of the text that names a layout
+
+CORNERS = 5  # regions of the paper's layout, without the whole image
+# Nine digits are more than enough for a number that is too large.
+_PART = re.compile(r"(?:corners|grid:(\d{1,9})x(\d{1,9}))(?:@(\d{0,9}\.?\d{1,20}))?", re.ASCII)
 
 
 def check_sigma(sigma: float) -> float:
@@ -30,6 +39,15 @@ def check_sigma(sigma: float) -> float:
     return float(sigma)
 
 
+def check_count(regions: int) -> None:
+    """Raises ValueError for more regions than a layout may have."""
+    if regions > MOST_REGIONS:
+        raise ValueError(
+            f"a layout has at most {MOST_REGIONS} regions, counting the whole image, not "
+            f"{regions:,}: use a smaller grid, or join fewer layouts"
+        )
+
+
 @dataclass(frozen=True)
 class Layout:
     """Named regions of every image; the first is always the whole image."""
@@ -38,6 +56,7 @@ class Layout:
     boxes: tuple[Box, ...]
 
     def __post_init__(self) -> None:
+        check_count(len(self.boxes))
         if not self.boxes or self.boxes[0] != WHOLE:
             raise ValueError("the first region of a layout must be the whole image")
         if len(set(self.names)) != len(self.boxes):
@@ -56,6 +75,7 @@ class Layout:
 
     def __add__(self, other: Layout) -> Layout:
         """The regions of both layouts, the whole image once. A name in both gets a number."""
+        check_count(len(self) + len(other) - 1)
         names = list(self.names)
         for name in other.names[1:]:
             again = (f"{name} {i}" for i in itertools.count(2))
@@ -86,6 +106,7 @@ def grid(rows: int, columns: int, sigma: float) -> Layout:
     s = check_sigma(sigma)
     if rows < 1 or columns < 1:
         raise ValueError(f"a grid needs at least one row and one column, not {rows} x {columns}")
+    check_count(rows * columns + 1)
     tops = np.linspace(0, 1 - s, rows) if rows > 1 else np.array([(1 - s) / 2])
     lefts = np.linspace(0, 1 - s, columns) if columns > 1 else np.array([(1 - s) / 2])
     cells = [(float(x), float(y), float(x + s), float(y + s)) for y in tops for x in lefts]
@@ -97,22 +118,48 @@ def read_layout(text: str, sigma: float = 0.5) -> Layout:
     """A layout by its name: "corners" is the paper's, "grid:3x3" has rows x columns regions.
 
     The side of a region is `sigma` times the image's, or the number after an @. A plus joins
-    layouts: "corners", "grid:2x3", "corners@0.5+corners@0.7", "corners+grid:3x3@0.33".
+    layouts: "corners", "grid:2x3", "corners@0.5+corners@0.7", "corners+grid:3x3@0.33". Raises
+    ValueError for text that names no layout, or one of more than MOST_REGIONS regions, before any
+    region is computed.
     """
-    whole: Layout | None = None
-    for part in text.split("+"):
-        match = re.fullmatch(r"(corners|grid:(\d+)x(\d+))(?:@(\d*\.?\d+))?", part.strip())
+    if len(text) > MOST_TEXT:
+        raise ValueError(
+            f"the name of a layout has at most {MOST_TEXT:,} characters, not {len(text):,}"
+        )
+    parts = [_Part.read(part.strip()) for part in text.split("+")]
+    check_count(1 + sum(part.regions for part in parts))
+    return functools.reduce(operator.add, (part.layout(sigma) for part in parts))
+
+
+class _Part(NamedTuple):
+    """One of the layouts that a name joins."""
+
+    shape: tuple[int, int] | None  # rows and columns of a grid; None: corners
+    sigma: float | None
+
+    @classmethod
+    def read(cls, text: str) -> _Part:
+        match = _PART.fullmatch(text)
         if match is None:
+            shown = text if len(text) <= 60 else text[:60] + "…"
             raise ValueError(
-                f"there is no layout {part.strip()!r}: use corners or grid:ROWSxCOLUMNS, "
-                "optionally followed by @SIGMA, and join several with +"
+                f"there is no layout {shown!r}: use corners or grid:ROWSxCOLUMNS, optionally "
+                "followed by @SIGMA, and join several with +"
             )
-        name, rows, columns, side = match.groups()
-        s = sigma if side is None else float(side)
-        one = corners_and_centre(s) if name == "corners" else grid(int(rows), int(columns), s)
-        whole = one if whole is None else whole + one
-    assert whole is not None
-    return whole
+        rows, columns, sigma = match.groups()
+        return cls(
+            None if rows is None else (int(rows), int(columns)),
+            None if sigma is None else float(sigma),
+        )
+
+    @property
+    def regions(self) -> int:
+        """How many there are, without the whole image."""
+        return CORNERS if self.shape is None else self.shape[0] * self.shape[1]
+
+    def layout(self, sigma: float) -> Layout:
+        side = sigma if self.sigma is None else self.sigma
+        return corners_and_centre(side) if self.shape is None else grid(*self.shape, side)
 
 
 def _clipped(box: Box) -> Box:

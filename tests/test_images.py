@@ -3,6 +3,8 @@
 import contextlib
 import hashlib
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from helpers.pictures import encoded, picture
+from mchindex import images
+from mchindex.budget import Budget
 from mchindex.errors import ImageError
-from mchindex.images import digest, open_rgb, read_picture
+from mchindex.folders import is_image_name
+from mchindex.images import digest, one_picture, open_rgb, read_picture, thumbnail
 
 
 def pixels(image: Image.Image) -> NDArray[np.uint8]:
@@ -191,6 +196,160 @@ def test_a_digest_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
     assert digest(tmp_path / "a") == digest(b"abc") == hashlib.sha256(b"abc").digest()
     with pytest.raises(ImageError, match="none"):
         digest(tmp_path / "none")
+
+
+# Formats.
+
+
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 10 10
+%%EndComments
+showpage
+%%EOF
+"""
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that exists once Ghostscript has been started."""
+    trace, program = tmp_path / "started", tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch '{trace}'\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # looked for once
+    return trace
+
+
+def test_postscript_is_refused_whatever_its_name(tmp_path: Path, started: Path) -> None:
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(EPS)
+    for source in (path, EPS):
+        for read in (open_rgb, lambda s: read_picture(s, 100), lambda s: thumbnail(s, 100)):
+            with pytest.raises(ImageError, match="not an image of a known format"):
+                read(source)
+    with Image.open(path) as opened:
+        assert opened.format == "EPS"
+        for least in (None, 100):
+            with pytest.raises(ImageError, match=r"EPS|known format"):
+                read_picture(opened, least)
+        assert not started.exists()
+        with contextlib.suppress(Exception):
+            opened.load()  # Pillow itself starts it
+    assert started.exists()
+
+
+def test_only_formats_that_are_read_count_as_images_by_name() -> None:
+    for name in ("a.jpg", "A.JPEG", "b.png", "c.gif", "d.webp", "e.tif", "f.bmp", "g.avif"):
+        assert is_image_name(name) == (name != "g.avif" or "AVIF" in Image.OPEN)
+    for name in ("a.eps", "a.ps", "a.pdf", "a.wmf", "a.emf", "a.fits", "a.mpg", "a.h5", "a.txt"):
+        assert not is_image_name(name)
+
+
+def test_a_format_that_is_registered_later_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_image_name("a.heic")
+    Image.init()
+    factory = Image.OPEN["PNG"]
+    monkeypatch.setitem(Image.OPEN, "HEIF", factory)
+    monkeypatch.setitem(Image.EXTENSION, ".heic", "HEIF")
+    assert is_image_name("a.heic")
+
+
+# Files that are not regular files.
+
+
+def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path / "pipe.png", Path("/dev/zero"), Path("/dev/full")):
+        for read in (open_rgb, digest, lambda s: read_picture(s, 100), lambda s: thumbnail(s, 9)):
+            with pytest.raises(ImageError, match="not a regular file"):
+                read(path)
+
+
+# Memory.
+
+
+def test_pictures_of_ordinary_size_are_not_reduced() -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (4096, 4096), np.uint8)
+    image, size = read_picture(grey, 100)
+    assert image.size == size == (4096, 4096)
+    np.testing.assert_array_equal(pixels(image)[..., 0], grey)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "L", "P", "I;16", "CMYK"])
+@pytest.mark.parametrize("kind", ["TIFF", "given"])
+def test_large_pictures_are_reduced_band_by_band(
+    mode: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (103, 211, 4), np.uint8)
+    if mode == "I;16":
+        image = Image.fromarray(noise[..., 0].astype(np.uint16) * 200)
+    else:
+        image = Image.fromarray(noise).convert("RGB" if mode == "P" else mode).convert(mode)
+    source: Any = image if kind == "given" else encoded(image, kind)
+    whole = open_rgb(source)
+    monkeypatch.setattr(images, "_BAND", 1000)
+    np.testing.assert_array_equal(pixels(open_rgb(source)), pixels(whole))
+    monkeypatch.setattr(images, "LARGE", 2500)
+    for least, factor in ((10, 3), (34, 3), (50, 2), (51, 2), (52, 1), (300, 1)):
+        got, size = read_picture(source, least)
+        assert size == whole.size
+        assert min(got.size) >= min(least, *size)
+        np.testing.assert_array_equal(pixels(got), pixels(whole.reduce(factor)))
+
+
+def test_a_large_picture_is_turned_upright(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "LARGE", 100)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    image, size = read_picture(encoded(picture(0, 40, 30), "PNG", exif=exif), 10)
+    assert (image.size, size) == ((10, 14), (30, 40))
+
+
+def test_threads_decode_within_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(picture(0, 100, 100), "PNG")
+    needed = 8 * 100 * 100
+    lock, at_once, most = threading.Lock(), 0, 0
+    convert = images._upright_rgb
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        try:
+            threading.Event().wait(0.002)
+            return convert(*arguments)
+        finally:
+            with lock:
+                at_once -= 1
+
+    monkeypatch.setattr(images, "_upright_rgb", counted)
+    for budget, limit in ((2 * needed, 2), (1, 1)):
+        monkeypatch.setattr(images, "_memory", Budget(budget))
+        most = 0
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(open_rgb, [data] * 40))
+        assert most == limit
+
+
+def test_a_picture_in_use_counts_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "_memory", Budget(1))
+    data = encoded(picture(0), "PNG")
+    read = threading.Event()
+
+    def other() -> None:
+        open_rgb(data)
+        read.set()
+
+    thread = threading.Thread(target=other)
+    with one_picture():
+        open_rgb(data)
+        open_rgb(data)  # does not wait for the first
+        thread.start()
+        assert not read.wait(0.05)
+    assert read.wait(30)
+    thread.join()
 
 
 # Large JPEG files, decoded at a fraction of their size.

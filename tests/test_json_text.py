@@ -72,3 +72,9 @@ def test_brackets_in_text_do_not_count(text: str) -> None:
 def test_any_bytes_give_a_value_or_a_value_error(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         json_text.dumps(json_text.loads(data))
+
+
+def test_text_that_does_not_end_is_refused_at_once() -> None:
+    """The time grows with the length, not with its square."""
+    with pytest.raises(ValueError, match=r"Unterminated|Extra data"):
+        json_text.loads("[]" * 101 + '"' + '\\"' * 5_000_000)

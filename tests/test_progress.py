@@ -7,7 +7,16 @@ import pytest
 from rich.console import Console
 
 from mchindex import progress as progress_file
-from mchindex.progress import Display, Step, part_of, per_second, reporting, seconds, silent
+from mchindex.progress import (
+    Display,
+    Progress,
+    Step,
+    part_of,
+    per_second,
+    reporting,
+    seconds,
+    silent,
+)
 
 
 def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,3 +91,25 @@ def test_durations_are_written_in_words(length: float, words: str) -> None:
 def test_speeds_are_rounded() -> None:
     assert per_second(1234.5, "images") == "1,234 images/s"
     assert per_second(3.46, "images") == "3.5 images/s"
+
+
+def test_a_closed_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    shown: bool | Progress | None = None
+    with reporting(shown) as report:
+        assert report is silent
+    with Display() as display:
+        display(Step("agent", 3, 3))
+    assert capsys.readouterr().out == ""
+
+
+def test_titles_are_not_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        "rich.console.Console", lambda **_: Console(file=screen, force_terminal=True, width=100)
+    )
+    with Display(titles={"dch": "[bold]:cat:"}) as display:
+        display(Step("dch", 6, 10))
+    assert "[bold]:cat:" in screen.getvalue()

@@ -1,11 +1,17 @@
 """Regions: layouts, random boxes, boxes in pixels, and their overlaps with the cells of a map."""
 
+import tracemalloc
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mchindex._core import BucketTable
 from mchindex.regions import (
+    MOST_REGIONS,
+    MOST_TEXT,
     WHOLE,
     Boxes,
     Layout,
@@ -253,6 +259,88 @@ def test_layouts_are_read_by_name() -> None:
 def test_unknown_layout_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"there is no layout|at least one row"):
         read_layout(name)
+
+
+# The largest layouts, and larger ones.
+
+
+def test_a_layout_has_at_most_as_many_regions_as_the_table_can_number() -> None:
+    table = BucketTable(8)
+    code = np.zeros((1, 1), np.uint8)
+    table.add([0], code, [MOST_REGIONS - 1])
+    with pytest.raises(ValueError, match="regions must be from 0 to 255"):
+        table.add([0], code, [MOST_REGIONS])
+    assert len(grid(5, 51, 0.5)) == len(read_layout("grid:5x51")) == MOST_REGIONS
+    assert len(read_layout("+".join(["corners"] * 51))) == MOST_REGIONS
+
+
+@pytest.mark.parametrize(
+    ("make", "regions"),
+    [
+        (lambda: grid(16, 16, 0.2), "257"),
+        (lambda: grid(20, 20, 0.2), "401"),
+        (lambda: grid(10**9, 10**9, 0.2), "1,000,000,000,000,000,001"),
+        (lambda: grid(10, 20, 0.2) + grid(10, 20, 0.3), "401"),
+        (lambda: Layout(tuple(map(str, range(257))), (WHOLE,) * 257), "257"),
+        (lambda: read_layout("grid:20x20@0.2"), "401"),
+        (lambda: read_layout("grid:3000x3000"), "9,000,001"),
+        (lambda: read_layout("grid:999999999x999999999"), "999,999,998,000,000,002"),
+        (lambda: read_layout("corners+grid:1x251"), "257"),
+        (lambda: read_layout("+".join(["grid:1x1"] * 256)), "257"),
+        (lambda: read_layout("+".join(["corners"] * 1000)), "5,001"),
+    ],
+)
+def test_a_layout_with_too_many_regions_is_refused(
+    make: Callable[[], Layout], regions: str
+) -> None:
+    with pytest.raises(ValueError, match=f"at most 256 regions, .*, not {regions}:"):
+        make()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "grid:99999999999x1",  # more digits than any layout needs
+        "grid:\u0663x\u0663",  # digits, but not ASCII
+        "corners@\u0660.5",
+        "corners@nan",
+        "corners@inf",
+        "corners@-0.5",
+        "corners@1e-1",
+        "grid:-2x3",
+        "grid:2.5x3",
+        "grid:2x3\n\0",
+        "+" * MOST_TEXT,
+        "corners+",
+        "9" * MOST_TEXT,
+        "corners+" * 3000,
+        "grid:1x" + "1" * 10**6,
+    ],
+)
+def test_absurd_layouts_are_refused_in_a_short_message(text: str) -> None:
+    with pytest.raises(ValueError, match=r"there is no layout|at most 10,000 characters") as caught:
+        read_layout(text)
+    assert len(str(caught.value)) < 250
+
+
+def test_no_region_is_computed_for_a_layout_that_is_refused() -> None:
+    tracemalloc.start()
+    for text in ("grid:3000x3000", "grid:999999999x9", "grid:9x9+" * 900 + "grid:9x9"):
+        with pytest.raises(ValueError, match="at most 256 regions"):
+            read_layout(text)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+@given(st.text(alphabet="cornersgid:x@.+0123456789 ²٣-en", max_size=40), st.floats())
+@example("grid:0x0", 0.5)
+@example("corners@.", 0.5)
+def test_any_text_is_a_layout_or_a_valueerror(text: str, sigma: float) -> None:
+    try:
+        layout = read_layout(text, sigma)
+    except ValueError:
+        return
+    assert 2 <= len(layout) <= MOST_REGIONS
 
 
 def test_an_invalid_sigma_in_a_layout_name_is_refused() -> None:

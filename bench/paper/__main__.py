@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bench/, whose scripts import one another
 
 from mchindex.errors import MCHError
+from mchindex.storage.folder import Folder
 from mchindex.storage.lock import WriterLock
 from paper.experiments import Experiments, read_record
 from paper.options import parse
@@ -39,7 +40,7 @@ def main() -> None:
             add_pictures(made, options.record.with_name("paper.html"))
         else:
             options.work.mkdir(parents=True, exist_ok=True)
-            lock = WriterLock(options.work, str(options.work)).hold()
+            lock = WriterLock(Folder(options.work), str(options.work)).hold()
             # A report may be drawn while another run computes.
             with nullcontext() if options.report else lock:
                 made = Experiments(options).run()

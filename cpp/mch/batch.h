@@ -52,11 +52,18 @@ void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& ha
                 t.hash = hash(t.query);
                 t.found.start(scope.k, scope.limits.radius);
             }
-            work.searcher.run(work.tasks, count, scope.parts, scope.plans, hash, o.strategy);
-            for (size_t i = 0; i < count; ++i) {
-                finish(begin + i, work.tasks[i], work.answerer);
-                work.tasks[i].found.trim();
+            try {
+                work.searcher.run(work.tasks, count, scope.parts, scope.plans, hash, o.strategy);
+                for (size_t i = 0; i < count; ++i) {
+                    finish(begin + i, work.tasks[i], work.answerer);
+                    work.tasks[i].found.trim();
+                    work.answerer.trim();
+                }
+            } catch (...) {  // out of memory, or too many hits: keep none of the scratch memory
+                next = n;
+                for (Task<C>& t : work.tasks) t.found.trim();
                 work.answerer.trim();
+                throw;
             }
         }
     });

@@ -17,7 +17,8 @@ struct SearchOptions {
     std::optional<uint64_t> max_buckets;  // counts empty buckets too
     std::optional<std::vector<int64_t>> allowed;
     Strategy strategy = Strategy::automatic;
-    int threads = 0;  // 0: all cores
+    int threads = 0;                        // 0: all cores
+    uint64_t max_hits = uint64_t(1) << 26;  // of a range search, for all queries together: about 2 GB
 };
 
 }  // namespace mch

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <stdexcept>
 
 #include "batch.h"
 #include "changes.h"
@@ -116,10 +117,21 @@ void Table<C>::search(const uint8_t* codes, size_t n, const SearchOptions& o, co
 template <class C>
 std::vector<std::vector<RangeHit>> Table<C>::within(const uint8_t* codes, size_t n, const SearchOptions& o) const {
     const Scope<C> scope(state(), bits_, hash_, n, o);
+    std::atomic<uint64_t> total{0};
+    auto count = [&](uint64_t more) {
+        if (total.fetch_add(more) + more > o.max_hits)
+            throw std::length_error("radius = " + std::to_string(scope.limits.radius) + " for " + std::to_string(n) +
+                                    " queries makes more than " + std::to_string(o.max_hits) +
+                                    " hits; pass fewer queries at a time, a smaller radius or a larger max_hits");
+    };
+    if (n && scope.limits.radius == bits_ && scope.n_images > o.max_hits / n) count(o.max_hits + 1);  // all are hits
     std::vector<std::vector<RangeHit>> hits(n);
     run(codes, n, scope, o, [&](size_t q, const Task<C>& t, Answerer<C>& answerer) {
+        count(0);  // another thread may have found too many
         answerer.finish(t.found, t.query, scope.parts, scope.several, scope.limits, bits_,
                         [&](int64_t id, int distance, uint8_t region) { hits[q].push_back({id, distance, region}); });
+        hits[q].shrink_to_fit();
+        count(hits[q].size());
     });
     return hits;
 }

@@ -39,6 +39,7 @@ class AnyTable {
     virtual uint64_t remove(std::vector<int64_t> ids) = 0;
     virtual bool contains(int64_t id) const = 0;
     virtual void search(const uint8_t* codes, size_t n, const SearchOptions&, const SearchRows&) const = 0;
+    // Throws std::length_error as soon as the queries have more than max_hits hits.
     virtual std::vector<std::vector<RangeHit>> within(const uint8_t* codes, size_t n, const SearchOptions&) const = 0;
     virtual uint64_t n_images() const = 0;
     virtual uint64_t n_codes() const = 0;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -12,7 +14,7 @@ from mchindex import __version__
 from mchindex.cli.add import add as add_command  # the name `add` is taken by its module
 from mchindex.cli.backup import backup as backup_command
 from mchindex.cli.demo import demo as demo_command
-from mchindex.cli.errors import exit_code
+from mchindex.cli.errors import BAD_INPUT, exit_code, say
 from mchindex.cli.evaluate import evaluate as evaluate_command
 from mchindex.cli.export import export as export_command
 from mchindex.cli.importing import import_ as import_command
@@ -93,4 +95,35 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """The entry point of `mch`."""
-    sys.exit(run(sys.argv[1:]))
+    _open_streams()
+    try:
+        code: Any = run(sys.argv[1:])
+    except SystemExit as stop:  # the reader of stdout went away
+        code = stop.code
+    sys.exit(_flushed(code))
+
+
+def _open_streams() -> None:
+    """Makes the standard streams usable: an index must not be opened under their numbers, and no
+    name may keep a result from being printed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed by the caller, so the next file to be opened gets this number
+            os.open(os.devnull, os.O_RDWR)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _flushed(code: Any) -> Any:
+    """The exit code once everything is written."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        # Python flushes again when it exits, and must not fail then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if not isinstance(error, BrokenPipeError):
+            say(f"stdout: {error.strerror}")
+            return BAD_INPUT
+    return code

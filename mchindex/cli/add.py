@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -88,7 +87,10 @@ def add(
     ] = False,
     wait: Wait = 0.0,
     batch: Annotated[
-        int, typer.Option(min=1, help="Number of images per commit.", rich_help_panel=MACHINE)
+        int,
+        typer.Option(
+            min=1, max=1_000_000, help="Number of images per commit.", rich_help_panel=MACHINE
+        ),
     ] = 256,
     device: Device = "auto",
     threads: Threads = None,
@@ -152,7 +154,7 @@ def add(
         "images_per_second": round(done / took, 1) if took else 0.0,
     }
     if as_json:
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        show.print_json(facts)
     else:
         _summary(facts, result, verbose)
     return INCOMPLETE if result.failed else FINE
@@ -216,8 +218,6 @@ def _on_budget(
 
 
 def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
-    from rich.markup import escape
-
     console = show.output(show.LONG_WIDTH)
     counts = [f"[bold]{facts['added']:,}[/] added"]
     counts += [
@@ -236,7 +236,9 @@ def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
     console.print(f"{', '.join(counts)} in {seconds(facts['seconds'])} ({speed})")
     failures = result.failed if verbose else result.failed[:LISTED]
     for failure in failures:
-        console.print(f"  [red]{escape(failure.name)}[/]: {escape(failure.reason)}", soft_wrap=True)
+        parts = "  ", (failure.name, "red"), f": {failure.reason}"
+        console.print(show.line(*parts), soft_wrap=True)
     if len(result.failed) > len(failures):
         console.print(f"  … {len(result.failed) - len(failures):,} more (--verbose lists them)")
-    console.print(f"[dim]{escape(facts['index'])}: {show.number(facts['images'], 'image')}[/]")
+    total = f"{facts['index']}: {show.number(facts['images'], 'image')}"
+    console.print(show.line((total, "dim")), soft_wrap=True)

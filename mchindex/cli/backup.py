@@ -28,4 +28,4 @@ def backup(
         opened.backup(folder)
     if not quiet:
         with open_index(folder) as copy:
-            typer.echo(f"{show.number(len(copy), 'image')} copied to {folder}")
+            show.echo(f"{show.number(len(copy), 'image')} copied to {folder}")

@@ -10,7 +10,7 @@ import typer
 
 from mchindex.cli import show
 from mchindex.cli.errors import StoppedError, say
-from mchindex.cli.options import Quiet, Threads, use_threads
+from mchindex.cli.options import LARGEST_SEED, Quiet, Threads, use_threads
 from mchindex.progress import Display
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def demo(
     ] = Path("mch-demo"),
     images: Annotated[
         int | None,
-        typer.Option(metavar="N", help="How many pictures to draw.", show_default="4000"),
+        typer.Option(
+            metavar="N", max=10_000_000, help="How many pictures to draw.", show_default="4000"
+        ),
     ] = None,
     photos: Annotated[
         Path | None,
@@ -50,7 +52,9 @@ def demo(
     seed: Annotated[
         int,
         typer.Option(
-            min=0, help="Seed of the pictures and the training; with --photos, of the queries."
+            min=0,
+            max=LARGEST_SEED,
+            help="Seed of the pictures and the training; with --photos, of the queries.",
         ),
     ] = 0,
     open_page: Annotated[
@@ -102,8 +106,6 @@ def demo(
 
 
 def _print_scenes(result: ScenesDemo) -> None:
-    from rich.markup import escape
-
     console = show.output()
     console.print(
         "\nHow well one code per image (base) and several (MCH) find relevant images, those that "
@@ -111,7 +113,8 @@ def _print_scenes(result: ScenesDemo) -> None:
     )
     console.print(show.gain_table(result.base, result.mch))
     console.print(show.facts({figure.name: figure.meaning for figure in result.figures()}))
-    console.print(f"\n{escape(result.verdict())}")
+    console.print()
+    console.print(show.line(result.verdict()))
     console.print("\nBuckets that the base needs for the same F1:")
     console.print(
         show.facts(
@@ -138,11 +141,9 @@ def _print_photos(result: PhotosDemo) -> None:
 
 
 def _print_page(rows: dict[str, str], result: ScenesDemo | PhotosDemo) -> None:
-    from rich.markup import escape
-
     console = show.output()
     rows = rows | {"page": str(result.page)}
-    console.print("", show.facts({key: escape(value) for key, value in rows.items()}))
+    console.print("", show.facts(rows))
     console.print("\nTry next:")
     for command in result.commands:  # never wrapped: lines to copy
-        console.print(f"  {escape(command)}", soft_wrap=True)
+        console.print(show.line(f"  {command}"), soft_wrap=True)

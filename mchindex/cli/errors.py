@@ -46,7 +46,11 @@ def exit_code(work: Callable[[], Any]) -> int:
 
 
 def say(message: str) -> None:
-    print(f"mch: {message}", file=sys.stderr)
+    """Prints a line on stderr."""
+    from mchindex.cli.show import clean
+
+    if sys.stderr is not None:  # print() would take stdout instead
+        print(f"mch: {clean(message)}", file=sys.stderr)
 
 
 def one_line(text: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from mchindex import json_text
 from mchindex.cli import show
 from mchindex.cli.errors import say
 from mchindex.cli.learning_options import (
@@ -18,6 +18,7 @@ from mchindex.cli.learning_options import (
     result_option,
 )
 from mchindex.cli.options import (
+    LARGEST_SEED,
     AsJson,
     Cache,
     Data,
@@ -32,6 +33,7 @@ from mchindex.cli.options import (
     use_threads,
 )
 from mchindex.cli.train import SPLIT, can_plot
+from mchindex.files import read_file, replaceable
 from mchindex.progress import Display
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def evaluate(
         int | None,
         data_option(
             min=0,
+            max=LARGEST_SEED,
             help="Seed of random splits and of random keeping.",
             show_default="that of the model's training split",
         ),
@@ -143,7 +146,7 @@ def evaluate(
     }
     if as_json:
         figures = {way: result.to_json() for way, result in results.items()}
-        typer.echo(json.dumps(about | figures, allow_nan=False))
+        show.print_json(about | figures)
         return
     _print(about, results, per_class, plot)
 
@@ -152,6 +155,7 @@ def _check_plot(plot: Path) -> None:
     """Raises ValueError, before the evaluation starts, for a plot that cannot be written."""
     if plot.suffix.lower() not in (".svg", ".png"):
         raise ValueError(f"--plot {plot}: the file name must end in .svg or .png")
+    replaceable(plot)
     if not can_plot():
         raise ValueError("--plot needs matplotlib: pip install 'mchindex[plot]'")
 
@@ -189,7 +193,7 @@ class _TrainingSplit(NamedTuple):
 def _training_split(folder: Path) -> _TrainingSplit:
     """The split that a model was trained with; empty if it is missing or unreadable."""
     try:
-        manifest = json.loads((folder / SPLIT).read_text("utf-8"))
+        manifest = json_text.loads(read_file(folder / SPLIT))
         train = frozenset(map(str, manifest["splits"]["train"]))
         return _TrainingSplit(str(manifest["name"]), int(manifest["seed"] or 0), train)
     except (OSError, ValueError, KeyError, TypeError):
@@ -215,15 +219,16 @@ def _plot(path: Path, model: MCHModel, results: dict[str, Evaluation]) -> None:
 def _print(
     about: dict[str, Any], results: dict[str, Evaluation], per_class: bool, plot: Path | None
 ) -> None:
-    from rich.markup import escape
-
     console, mch = show.output(), results.get("mch")
     base = results["base"]
     method = about["method"].upper()
+    console.print()
     console.print(
-        f"\n[bold]{'MCH-' if mch else ''}{method}[/], {about['bits']} bits, {about['backbone']} at "
-        f"{about['size']} px, {about['regions']} regions, sigma {about['sigma']:g}, "
-        f"xi {about['xi']:g}"
+        show.line(
+            (f"{'MCH-' if mch else ''}{method}", "bold"),
+            f", {about['bits']} bits, {about['backbone']} at {about['size']} px, "
+            f"{about['regions']} regions, sigma {about['sigma']:g}, xi {about['xi']:g}",
+        )
     )
     console.print(show.ways_table(results))
     if per_class:
@@ -244,4 +249,4 @@ def _print(
         )
     if plot is not None:
         rows["plot"] = str(plot)
-    console.print(show.facts({key: escape(value) for key, value in rows.items()}))
+    console.print(show.facts(rows))

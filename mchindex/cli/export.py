@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +11,9 @@ import typer
 from mchindex.cli import show
 from mchindex.cli.errors import FINE, INCOMPLETE, say
 from mchindex.cli.options import INDEX_PATH, Index, Quiet, check_index
+from mchindex.files import replaceable
+
+LISTED = 20  # images that could not be exported that are listed, at most
 
 
 def export(
@@ -27,6 +30,7 @@ def export(
     """Write an index to a file of JSON lines: records, metadata and codes, not the pictures.
 
     If the index is damaged, what can be read is written. Exit code 1: something was lost.
+    --overwrite writes through a link; it never replaces a folder, a device or a pipe.
 
     Examples:
       mch export backup.jsonl.gz
@@ -34,8 +38,12 @@ def export(
       mch export rescued.jsonl && mch import rescued.jsonl --index new.mch
     """
     check_index(index)
-    if file != "-" and not overwrite and Path(file).exists():
-        raise ValueError(f"{file} already exists: replace it with --overwrite")
+    if file == "-" and sys.stdout is None:
+        raise ValueError("stdout is closed: name a file to write to")
+    if file != "-" and os.path.lexists(file):
+        replaceable(file)
+        if not overwrite:
+            raise ValueError(f"{file} already exists: replace it with --overwrite")
     from mchindex.index.export import created, export_index
 
     if file == "-":
@@ -45,7 +53,9 @@ def export(
         with created(file, overwrite) as stream:
             done = export_index(index, stream)
     if not quiet and file != "-":
-        typer.echo(f"{show.number(done.images, 'image')} written to {file}")
+        show.echo(f"{show.number(done.images, 'image')} written to {file}")
+    for reason in done.reasons[:LISTED]:
+        say(f"image {reason}")
     if done.lost:
         say(f"{index} is damaged: {show.number(done.lost, 'image')} could not be read")
     if done.header.model_lost:

@@ -11,7 +11,7 @@ import typer
 from mchindex.cli import show
 from mchindex.cli.errors import FINE, INCOMPLETE, StoppedError, say
 from mchindex.cli.options import INDEX_PATH, Device, Index, IndexModel, Quiet, Wait
-from mchindex.progress import Display
+from mchindex.progress import Display, on_terminal
 
 LISTED = 20  # invalid lines listed, at most
 
@@ -42,10 +42,12 @@ def import_(
     """
     from mchindex.index.importing import import_index
 
+    if file == "-" and sys.stdin is None:
+        raise ValueError("stdin is closed: name a file to read")
     if file != "-" and not Path(file).exists():
         raise ValueError(f"{file}: No such file")
     source = sys.stdin.buffer if file == "-" else Path(file)
-    with Display(quiet or not sys.stderr.isatty()) as progress:
+    with Display(quiet or not on_terminal()) as progress:
         try:
             done = import_index(
                 source,
@@ -62,11 +64,11 @@ def import_(
             ) from None
     if not quiet:
         replaced = f", {done.replaced:,} replaced" if done.replaced else ""
-        typer.echo(f"{show.number(done.added, 'image')} added{replaced} in {index}")
+        show.echo(f"{show.number(done.added, 'image')} added{replaced} in {index}")
     for line in done.refused[:LISTED]:
         say(line)
-    if len(done.refused) > LISTED:
-        say(f"… {len(done.refused) - LISTED:,} more invalid lines")
+    if done.invalid > LISTED:
+        say(f"… {done.invalid - LISTED:,} more invalid lines")
     if done.cut:
         say(f"{file} is truncated or damaged: it may have held more images")
-    return INCOMPLETE if done.refused or done.cut else FINE
+    return INCOMPLETE if done.invalid or done.cut else FINE

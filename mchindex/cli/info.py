@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-import typer
-
 from mchindex.cli import show
 from mchindex.cli.options import INDEX_PATH, AsJson, Filter, Index, conditions, open_index
 
@@ -25,10 +21,8 @@ def info(index: Index = INDEX_PATH, filter: Filter = None, as_json: AsJson = Fal
         if filter:
             facts["matching"] = opened.count(conditions(filter))
     if as_json:
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        show.print_json(facts)
         return
-    from rich.markup import escape
-
     model = facts["model"] or ("its own" if facts["fingerprint"] else "none: your own codes")
     rows = {
         "index": str(facts["path"]),
@@ -41,5 +35,5 @@ def info(index: Index = INDEX_PATH, filter: Filter = None, as_json: AsJson = Fal
         "on disk": show.size(facts["bytes"]),
         "in memory": show.size(facts["memory"]),
     }
-    cells = {name: escape(value) for name, value in rows.items() if value}
+    cells = {name: value for name, value in rows.items() if value}
     show.output(show.LONG_WIDTH).print(show.facts(cells))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-import json
 import os
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from mchindex import json_text
 from mchindex.cli.options import pairs, scalar
+from mchindex.files import open_file
 
 
 class MetadataByPath:
@@ -17,6 +20,10 @@ class MetadataByPath:
 
     def __init__(self, general: Sequence[str], file: Path | None) -> None:
         self.general = {key: scalar(value) for key, value in pairs("--metadata", general)}
+        try:
+            json_text.dumps(self.general)
+        except ValueError:
+            raise ValueError("--metadata: the text is not valid Unicode") from None
         self.own = {} if file is None else dict(_read(file))
         self._used: set[str] = set()
 
@@ -53,7 +60,7 @@ def _read(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _of_csv(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with open(file, encoding="utf-8-sig", newline="") as stream:
+    with open_file(file) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream, strict=True)
         try:
             if "file" not in (rows.fieldnames or ()):
@@ -67,12 +74,13 @@ def _of_csv(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _of_jsonl(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with open(file, "rb") as stream:
+    with open_file(file) as stream:
         for number, line in enumerate(stream, 1):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                record = json_text.loads(line.removeprefix(codecs.BOM_UTF8))
+                json_text.dumps(record)  # half a surrogate pair can be read, but not stored
             except ValueError as error:
                 raise ValueError(f"{file}:{number}: {error}") from None
             if not isinstance(record, dict):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mchindex.cli.settings import AGENT, BACKBONE, LABELS, as_text, settings_of
-from mchindex.cli.show import output
+from mchindex.cli.show import line, output
 
 
 def methods(
@@ -25,7 +25,6 @@ def methods(
       mch methods dch
       mch train --method dch --set gamma=2 --set agent.steps=2000 …
     """
-    from rich.markup import escape
     from rich.table import Table
 
     from mchindex.models.backbones import BACKBONES, Backbone
@@ -37,24 +36,24 @@ def methods(
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column()
     for method in METHODS if name is None else (name,):
-        table.add_row(method, escape(_about(METHODS[method])))
+        table.add_row(line(method), line(_about(METHODS[method])))
         settings = as_text(settings_of(method)[""])
-        table.add_row("", f"[dim]{settings or 'no settings'}[/]")
+        table.add_row("", line((settings or "no settings", "dim")))
     others = settings_of(name or "dch")
     table.add_row()
     table.add_row(f"{AGENT}.…", "The agent, which decides which regions of an image are kept.")
-    table.add_row("", f"[dim]{as_text(others[AGENT])}[/]")
+    table.add_row("", line((as_text(others[AGENT]), "dim")))
     table.add_row(f"{BACKBONE}.…", "Training of a backbone from scratch.")
-    table.add_row("", f"[dim]{as_text(others[BACKBONE])}[/]")
+    table.add_row("", line((as_text(others[BACKBONE]), "dim")))
     for labels, option in (("crops", "--crop-labels"), ("neighbours", "--unsupervised")):
         table.add_row(f"{LABELS}.…", f"The labels that {option} makes.")
-        table.add_row("", f"[dim]{as_text(settings_of('dch', labels)[LABELS])}[/]")
+        table.add_row("", line((as_text(settings_of("dch", labels)[LABELS]), "dim")))
     table.add_row()
     for backbone, kind in BACKBONES.items():
         own = kind.load_pretrained is not Backbone.load_pretrained
         weights = "pretrained" if own else "from scratch, or --weights FILE"
         size = f"{kind.dim} features from {kind.default_size} x {kind.default_size} pixels"
-        table.add_row(backbone, f"Backbone: {size}, {weights}.")
+        table.add_row(line(backbone), f"Backbone: {size}, {weights}.")
     output().print(table)
 
 

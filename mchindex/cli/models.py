@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,7 +61,7 @@ def models(
             },
         )
     if as_json:
-        typer.echo(json.dumps(list(found.values()), ensure_ascii=False))
+        show.print_json(list(found.values()))
         return
     if not found:
         typer.echo("no models found: train one with mch train")
@@ -84,8 +83,6 @@ def _figure(about: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
 
 
 def _print(found: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
-
     table = show.listing("name", "method", "bits", "regions", "backbone", "mAP", "R@H=0", "path")
     for model in found:
         cells = [
@@ -98,5 +95,5 @@ def _print(found: list[dict[str, Any]]) -> None:
             None if model["r0"] is None else f"{model['r0']:.3f}",
             "ships with mchindex" if model["ships"] else model["path"],
         ]
-        table.add_row(*("-" if cell is None else escape(str(cell)) for cell in cells))
+        table.add_row(*(show.line("-" if cell is None else str(cell)) for cell in cells))
     show.output(show.LONG_WIDTH).print(table)

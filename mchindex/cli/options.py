@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from mchindex import json_text
 
 if TYPE_CHECKING:
     from mchindex.datasets import Dataset
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 DATA, MODEL, AGENT, MACHINE = "Data", "Model", "Agent", "Machine"
 INDEX, RESULT, QUERY = "Index", "Result", "Query"
+
+MOST_THREADS = 4096
+LARGEST_SEED = 2**63 - 1
 
 Engine = Literal["auto", "torch", "onnx"]
 
@@ -75,6 +79,7 @@ Threads = Annotated[
     typer.Option(
         "--threads",
         min=1,
+        max=MOST_THREADS,
         metavar="N",
         help="Number of threads.",
         show_default="all cores",
@@ -210,10 +215,10 @@ Filter = Annotated[
 def scalar(text: str) -> Any:
     """A JSON number, true, false, null or "text"; everything else is plain text."""
     try:
-        value = json.loads(text, parse_constant=lambda name: name)
-    except (ValueError, RecursionError):
+        value = json_text.loads(text)
+    except ValueError:
         return text
-    if isinstance(value, (dict, list)) or value in (float("inf"), float("-inf")):
+    if isinstance(value, (dict, list)):
         return text
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return text

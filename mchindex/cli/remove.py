@@ -54,5 +54,5 @@ def remove(
     for text in missing:
         say(f"there is no image {text} in {index}")
     if not quiet:
-        typer.echo(f"{show.number(removed, 'image')} removed, {left:,} left")
+        show.echo(f"{show.number(removed, 'image')} removed, {left:,} left")
     return FINE if removed else INCOMPLETE

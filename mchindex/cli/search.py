@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import io
 import math
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from mchindex.cli.options import (
     stored_id,
     use_threads,
 )
+from mchindex.files import replaceable, write_file
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from mchindex.index.results import Hits
 
 BATCH = 32  # queries encoded at a time
+DRAWN = 1000  # hits in one drawing, at most
 
 
 def search(
@@ -116,15 +119,23 @@ def search(
         "offset": offset,
         "threads": use_threads(threads),
     }
-    found_any, grids = False, []
+    found_any, drawn, grids = False, 0, []
     with open_index(index, device=device) as opened:
-        for answer in _answers(opened, queries or [], id, region, k, options):
+        most = max(1, len(opened))
+        options["offset"] = min(offset, most)  # memory is needed for as many hits as are asked for
+        for answer in _answers(opened, queries or [], id, region, min(k, most), options):
             found_any |= len(answer.hits) > 0
             if as_json:
-                typer.echo(json.dumps(answer.to_json(), ensure_ascii=False))
+                show.print_json(answer.to_json())
             else:
                 _print(answer, titled=len(queries or []) > 1, first=offset + 1)
             if out is not None or show_it:
+                drawn += len(answer.hits)
+                if drawn > DRAWN:
+                    raise ValueError(
+                        f"a drawing can show {DRAWN:,} hits, and there are more: ask for fewer "
+                        "with -k, or leave out --out and --open"
+                    )
                 grids.append(answer.draw(opened, columns))
         if not found_any and not len(opened):
             say(f"{index} is empty")
@@ -195,21 +206,18 @@ def read_box(text: str) -> tuple[float, float, float, float]:
 
 
 def _print(answer: _Answer, titled: bool, first: int) -> None:
-    from rich.markup import escape
-
     console, hits = show.output(show.LONG_WIDTH), answer.hits
     if titled:
-        console.print(f"\n[bold]{escape(str(answer.query))}[/]", soft_wrap=True)
+        console.print()
+        console.print(show.line((str(answer.query), "bold")), soft_wrap=True)
     if not len(hits):
         console.print("nothing found")
         return
     with_ids = any(hit.path is not None and hit.path != hit.id for hit in hits)
     table = show.listing("", "distance", "region", *(("id",) if with_ids else ()), "image")
     for place, hit in enumerate(hits, first):
-        name = escape(str(hit.id))
-        path = "" if hit.path is None else escape(hit.path)
-        cells = (name, path) if with_ids else (path or name,)
-        table.add_row(str(place), str(hit.distance), hit.region, *cells)
+        cells = (str(hit.id), hit.path or "") if with_ids else (hit.path or str(hit.id),)
+        table.add_row(str(place), str(hit.distance), *map(show.line, (hit.region, *cells)))
     console.print(table)
     limit = "" if hits.limited_by is None else f" (stopped by --{hits.limited_by})"
     console.print(f"[dim]{hits.effort()}{limit.replace('_', '-')}[/]")
@@ -221,9 +229,12 @@ def _check_picture(out: Path) -> None:
 
     if Image.registered_extensions().get(out.suffix.lower()) not in Image.SAVE:
         raise ValueError(f"--out {out}: the file name must end in .png, .jpg, .webp …")
+    replaceable(out)
 
 
 def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> None:
+    from PIL import Image
+
     from mchindex.index.grid import below_each_other
 
     picture = below_each_other(grids)
@@ -234,7 +245,13 @@ def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> N
     else:
         file = out
         file.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(file)
+    content = io.BytesIO()
+    try:
+        picture.save(content, Image.registered_extensions()[file.suffix.lower()])
+    except (OSError, ValueError, struct.error, SystemError) as error:  # a side is too long
+        size = f"{picture.width} x {picture.height} pixels"
+        raise ValueError(f"--out {file}: the drawing, {size}, cannot be saved: {error}") from None
+    write_file(replaceable(file), content.getvalue())
     if show_it and not _opened(file):
         say(f"there is no desktop to show the picture on: it is in {file}")
 

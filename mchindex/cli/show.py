@@ -1,14 +1,23 @@
-"""Prints results for people: tables and lines on stdout."""
+"""Prints results: tables and lines for people, JSON for programs.
+
+File names, ids and metadata may come from strangers. What is printed of them has no control
+characters, and rich takes none of it for markup or for the name of an emoji.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import re
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from mchindex.progress import seconds
 
@@ -25,11 +34,71 @@ BUCKETS = (1, 10, 100, 1000)
 PLAIN_WIDTH = 100  # of tables written to a file or a pipe
 LONG_WIDTH = 10_000  # of tables with paths, which must not be wrapped
 
+DEEPEST = 200  # levels of nesting that are printed as JSON, at most
+
+# Control characters (C0, DEL, C1), line and paragraph separators, characters that change the
+# direction of text, and halves of surrogate pairs, which stand for bytes that are not UTF-8.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb]"
+)
+
+
+def clean(text: object) -> str:
+    """Text that can be printed anywhere: characters that are not safe become \\x1b, \\u202e …
+
+    A byte of a file name that is not UTF-8, such as FF, becomes \\udcff.
+    """
+    return _UNSAFE.sub(_escaped, str(text))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def line(*parts: str | tuple[str, str]) -> Text:
+    """A line of texts, each plain or with a style, and none of them markup."""
+    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+    return Text.assemble(*((clean(text), style) for text, style in pairs))
+
+
+def echo(text: str) -> None:
+    """Prints a line on stdout."""
+    typer.echo(clean(text))
+
+
+def print_json(value: Any) -> None:
+    """Prints a value as one line of JSON: UTF-8, or ASCII if stdout has another encoding.
+
+    Text can be recovered exactly: what is not safe to print is written as \\u001b, and a byte of a
+    file name that is not UTF-8 as \\udcff, which `os.fsencode` turns back into the byte. A number
+    that is not finite becomes null.
+    """
+    ascii_only = getattr(sys.stdout, "encoding", None) not in ("utf-8", "UTF-8")
+    try:
+        text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)
+    except (ValueError, RecursionError):
+        text = json.dumps(_finite(value), ensure_ascii=ascii_only)
+    typer.echo(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+
+
+def _finite(value: Any, level: int = 0) -> Any:
+    """A value without numbers that JSON does not have, and without what is nested too deeply."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (dict, list, tuple)) and level == DEEPEST:
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item, level + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item, level + 1) for item in value]
+    return value
+
 
 def output(width: int = PLAIN_WIDTH) -> Console:
     """A console on stdout, as wide as the terminal, or `width` if there is none."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=width)
+    console = Console(highlight=False, emoji=False)
+    return console if console.is_terminal else Console(highlight=False, emoji=False, width=width)
 
 
 def listing(first: str, *others: str) -> Table:
@@ -127,7 +196,7 @@ def classes_table(results: Mapping[str, Evaluation]) -> Table:
     for name, own in results["base"].per_class.items():
         cells = [_figure(results[way].per_class[name][key]) for key in figures.values()
                  for way in ways]  # fmt: skip
-        table.add_row(escape(name), f"{own['queries']:,}", *cells)
+        table.add_row(line(name), f"{own['queries']:,}", *cells)
     return table
 
 
@@ -146,12 +215,12 @@ def _figure(value: float | None) -> str:
 
 
 def facts(rows: Mapping[str, str]) -> Table:
-    """Names and values in two columns."""
+    """Names and values in two columns, none of them markup."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(line(name), line(value))
     return table
 
 

@@ -16,6 +16,7 @@ from mchindex.cli.learning_options import (
     model_option,
 )
 from mchindex.cli.options import (
+    LARGEST_SEED,
     Cache,
     Data,
     Device,
@@ -70,7 +71,10 @@ def train(
     size: Annotated[
         int | None,
         model_option(
-            metavar="PIXELS", help="Side of the network's input.", show_default="the backbone's"
+            metavar="PIXELS",
+            max=4096,
+            help="Side of the network's input.",
+            show_default="the backbone's",
         ),
     ] = None,
     weights: Annotated[
@@ -139,7 +143,9 @@ def train(
     seed: Annotated[
         int,
         model_option(
-            min=0, help="Seed of weights and random splits; the same seed gives the same model."
+            min=0,
+            max=LARGEST_SEED,
+            help="Seed of weights and random splits; the same seed gives the same model.",
         ),
     ] = 0,
     xi: Annotated[float, agent_option(help=XI_HELP)] = 0.5,
@@ -322,14 +328,16 @@ def _summary(
     results: dict[str, Evaluation] | None,
     note: str,
 ) -> None:
-    from rich.markup import escape
-
     model, console = trained.model, show.output()
     name = model.method.name.upper()
     title = name if model.policy is None else f"MCH-{name}"
+    console.print()
     console.print(
-        f"\n[bold]{title}[/], {model.bits} bits, {model.backbone.name} at {model.backbone.size} px,"
-        f" {model.mode} regions"
+        show.line(
+            (title, "bold"),
+            f", {model.bits} bits, {model.backbone.name} at {model.backbone.size} px,"
+            f" {model.mode} regions",
+        )
     )
     if results is not None:
         console.print(show.gain_table(results["base"], results.get("mch")))
@@ -343,4 +351,4 @@ def _summary(
     if trained.curve:
         hint = "needs matplotlib: pip install 'mchindex[plot]'"
         rows["learning curve"] = str(out / f"{CURVE}.svg") if can_plot() else hint
-    console.print(show.facts({key: escape(value) for key, value in rows.items() if value}))
+    console.print(show.facts({key: value for key, value in rows.items() if value}))

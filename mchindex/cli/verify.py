@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-
-import typer
 
 from mchindex.cli import show
 from mchindex.cli.errors import FINE, INCOMPLETE
@@ -27,15 +24,13 @@ def verify(index: Index = INDEX_PATH, wait: Wait = 10.0, as_json: AsJson = False
 
     report = verify_index(index, wait=wait)
     if as_json:
-        typer.echo(json.dumps(asdict(report), ensure_ascii=False))
+        show.print_json(asdict(report))
         return INCOMPLETE if report.problems else FINE
-    from rich.markup import escape
-
     console = show.output(show.LONG_WIDTH)
     for problem in report.problems:
-        console.print(f"[red]problem:[/] {escape(problem)}", soft_wrap=True)
+        console.print(show.line(("problem:", "red"), f" {problem}"), soft_wrap=True)
     for note in report.notes:
-        console.print(f"[dim]note:[/] {escape(note)}", soft_wrap=True)
+        console.print(show.line(("note:", "dim"), f" {note}"), soft_wrap=True)
     what = f"{show.number(report.images, 'image')} with {show.number(report.codes, 'code')}"
     if report.problems:
         console.print(

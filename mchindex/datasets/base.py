@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mchindex.errors import DatasetError, ImageError
+from mchindex.files import open_file
 from mchindex.images import PathLike, digest, open_rgb
 
 SPLITS = ("query", "train", "database")
@@ -243,9 +245,12 @@ def usable(
 def read_lines(path: Path) -> list[str]:
     """The stripped lines of a text file, without trailing empty ones."""
     try:
-        text = path.read_text("utf-8-sig")
+        with io.TextIOWrapper(open_file(path), "utf-8-sig") as file:
+            text = file.read()
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing") from None
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not UTF-8 text: {error}") from None
     # Not splitlines(), which also breaks at form feeds and other characters allowed in file names.

@@ -12,6 +12,7 @@ is the database, and half of the database is for training.
 from __future__ import annotations
 
 import csv
+import io
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ import numpy as np
 from mchindex.datasets.base import SPLITS, Dataset, FileSource, read_classes, usable
 from mchindex.datasets.splits import random_split
 from mchindex.errors import DatasetError
+from mchindex.files import open_file
 from mchindex.images import PathLike
 
 TABLE = "labels.csv"
@@ -80,9 +82,9 @@ def read_folder(root: PathLike, *, seed: int = 0) -> Dataset:
 
 def _rows(table: Path) -> Iterator[_Row]:
     try:
-        file = table.open(encoding="utf-8-sig", newline="")
+        file = io.TextIOWrapper(open_file(table), "utf-8-sig", newline="")
     except OSError as error:
-        raise DatasetError(f"{table}: {error.strerror}") from None
+        raise DatasetError(f"{table}: {error.strerror or error}") from None
     with file:
         reader = csv.reader(file, strict=True)
         try:

@@ -17,6 +17,7 @@ import numpy as np
 from mchindex.datasets.base import Dataset, FileSource, Labels, Rows, read_lines
 from mchindex.datasets.splits import random_split_per_class
 from mchindex.errors import DatasetError
+from mchindex.folders import walk
 from mchindex.images import PathLike
 
 _IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -94,22 +95,10 @@ def _labels(path: Path, n: int) -> Labels:
 
 def _found(root: Path, ids: Container[str]) -> Iterator[tuple[str, str]]:
     """(Flickr id, path relative to the root) of the image files, ordered by name."""
-    walked = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
-        # Follow links, since large data sets are often on another disk, but visit a folder once.
-        real = os.path.realpath(folder)
-        if real in walked:
-            folders.clear()
-            continue
-        walked.add(real)
-        folders.sort()
-        for file in sorted(files):
-            stem, suffix = os.path.splitext(file)
-            if suffix.lower() in _IMAGES:
-                # The id may be preceded by a running number and followed by Flickr's secret.
-                flickr_id = max((p for p in stem.split("_")[:2] if p in ids), key=len, default=None)
-                if flickr_id is not None:
-                    yield (
-                        flickr_id,
-                        Path(os.path.relpath(os.path.join(folder, file), root)).as_posix(),
-                    )
+    for path in walk(str(root), []):
+        stem, suffix = os.path.splitext(os.path.basename(path))
+        if suffix.lower() in _IMAGES:
+            # The id may be preceded by a running number and followed by Flickr's secret.
+            flickr_id = max((p for p in stem.split("_")[:2] if p in ids), key=len, default=None)
+            if flickr_id is not None:
+                yield flickr_id, Path(os.path.relpath(path, root)).as_posix()

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mchindex import json_text
 from mchindex.datasets.base import SPLITS, Dataset, FileSource, Labels, Rows, usable
 from mchindex.errors import DatasetError
-from mchindex.files import write_file
+from mchindex.files import read_file, write_file
 from mchindex.images import PathLike
 
 _FORMAT = "mchindex split"
@@ -124,7 +125,7 @@ def load_split(dataset: Dataset, path: PathLike) -> Dataset:
     cannot be read, has other classes, or lists an image that the data set does not have.
     """
     try:
-        manifest = json.loads(Path(path).read_text("utf-8"))
+        manifest = json_text.loads(read_file(path))
         if manifest["format"] != _FORMAT:
             raise KeyError("format")
         version, seed = manifest["version"], manifest["seed"]
@@ -132,6 +133,8 @@ def load_split(dataset: Dataset, path: PathLike) -> Dataset:
         names = {split: list(map(str, manifest["splits"][split])) for split in SPLITS}
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing") from None
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{path} is not a split manifest: {error!r}") from error
     if version != _VERSION:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mchindex import __version__
+from mchindex import __version__, json_text
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.datasets.base import FileSource
 from mchindex.datasets.scenes import CLASSES, SceneSource, scenes
@@ -37,7 +37,7 @@ from mchindex.demo.examples import (
 from mchindex.demo.page import scenes_page
 from mchindex.demo.photos import PHOTOS_INDEX, PHOTOS_PAGE
 from mchindex.evaluation import Codes, Evaluation, evaluate
-from mchindex.files import write_file
+from mchindex.files import read_file, write_file
 from mchindex.index import MCHIndex
 from mchindex.index.results import Hit
 from mchindex.models import MCHModel
@@ -230,9 +230,9 @@ def _prepare(out: Path, wanted: Mapping[str, object]) -> None:
     if others and not stamp.exists():
         raise ValueError(f"{out} holds other files: give the demo a new or empty folder")
     try:
-        if stamp.exists() and json.loads(stamp.read_text("utf-8")) == wanted:
+        if stamp.exists() and json_text.loads(read_file(stamp)) == wanted:
             return
-    except ValueError:
+    except (ValueError, OSError):
         pass  # damaged: start from scratch
     for name in (PICTURES, MODEL, *INDEXES.values()):
         shutil.rmtree(out / name, ignore_errors=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex.index.inputs import Item, Metadata
+from mchindex.index.inputs import Item
 from mchindex.index.table import LiveTable
 from mchindex.progress import Step
 from mchindex.storage.records import Id, Known, Row, code_type
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 BATCH = 256  # images per commit, at most
 PATIENCE = 2.0  # seconds after which a smaller batch is committed
 LOOKED_UP = 64  # images looked up in the store at a time
+HELD = 64 << 20  # bytes of pictures in memory after which fewer are looked up
 T = TypeVar("T")
 
 
@@ -118,7 +118,7 @@ class Adding:
     def _looked_up(self, items: Iterator[Item]) -> Iterator[Item]:
         """Yields the items with `known` set; looks up many at a time."""
         numbers: Iterator[int] | None = None
-        for group in groups(items, LOOKED_UP):
+        for group in _small_groups(items):
             for item in group:
                 if item.id is None and item.error is None:
                     numbers = numbers or itertools.count(self._store.next_id())
@@ -148,7 +148,7 @@ class Adding:
         features: list[NDArray[np.float16]] = []
         last = time.monotonic()
         stream = self._model.extractor.stream(
-            self._looked_up(items), self._decode, len(self._boxes)
+            self._looked_up(items), self._decode, len(self._boxes), Item.bytes_held
         )
         # Always closed: its threads must not outlive an exception.
         with contextlib.closing(stream) as chunks:  # type: ignore[type-var]
@@ -218,7 +218,7 @@ def _row(item: Item, codes: bytes) -> Row:
     old = item.known.metadata if item.known is not None and item.metadata is None else None
     return Row(
         item.id, codes, item.path, item.size, item.time, item.hash, item.width, item.height,
-        old or metadata_json(item.metadata),
+        item.metadata if old is None else old,
     )  # fmt: skip
 
 
@@ -227,24 +227,26 @@ def _touched(item: Item, known: Known) -> dict[str, Any]:
     new: dict[str, Any] = {}
     if item.time is not None and (item.size, item.time) != (known.size, known.time):
         new |= {"size": item.size, "time": item.time}
-    if item.metadata is not None and metadata_json(item.metadata) != known.metadata:
-        new["metadata"] = metadata_json(item.metadata)
+    if item.metadata is not None and item.metadata != known.metadata:
+        new["metadata"] = item.metadata
     return new
+
+
+def _small_groups(items: Iterator[Item]) -> Iterator[list[Item]]:
+    """Yields lists of items that hold little memory; an item that holds much is alone."""
+    group: list[Item] = []
+    held = 0
+    for item in items:
+        group.append(item)
+        held += item.bytes_held()
+        if len(group) == LOOKED_UP or held > HELD:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 def groups(items: Iterator[T], size: int) -> Iterator[list[T]]:
     """Yields lists of `size` items; the last one may be shorter."""
     while group := list(itertools.islice(items, size)):
         yield group
-
-
-def metadata_json(metadata: Metadata | None) -> str | None:
-    """Metadata as JSON text, the form in which it is stored."""
-    if metadata is None:
-        return None
-    try:
-        text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"metadata cannot be stored as JSON: {error}") from None
-    return text

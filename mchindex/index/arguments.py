@@ -1,7 +1,8 @@
-"""Types of the arguments that MCHIndex takes."""
+"""Types of the arguments that MCHIndex takes, and their checks."""
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, TypedDict
@@ -34,3 +35,43 @@ class Limits(TypedDict, total=False):
     filter: Filter | None  # conditions on the metadata
     allowed: Iterable[Id] | None  # only these ids
     threads: int  # 0: all cores
+
+
+MOST = 2**63 - 1  # the largest number that the engine takes
+
+
+def check_options(given: Iterable[str], method: str) -> None:
+    """Raises TypeError for an option that no search has."""
+    known = Limits.__annotations__
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{method} has no option {name!r}: there are {', '.join(known)}")
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """An argument that must be an integer of at least `least`."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, not {number}")
+    if number > MOST:
+        raise ValueError(f"{name} must be at most {MOST}, not {number}")
+    return number
+
+
+def whole_or_none(name: str, value: Any, least: int) -> int | None:
+    return None if value is None else whole(name, value, least)
+
+
+def mapping(filter: Any) -> Filter:
+    """A filter that must be a mapping."""
+    if not isinstance(filter, Mapping):
+        raise TypeError(
+            "a filter must be a mapping of keys to values, such as {'album': '2024'}, not "
+            f"{type(filter).__name__}"
+        )
+    return filter

@@ -24,8 +24,10 @@ MODEL_FOLDER = "model"  # in the index's folder, unless the model ships with mch
 def back_up(store: Store, target: Path, model: MCHModel | None = None) -> None:
     """Copies the store, its model and its snapshot to a new folder, which appears when complete.
 
-    `model` is the model of an index in memory, which has no model folder to copy.
+    `model` is the model of an index in memory, or of one that was moved, which has no model folder
+    to copy.
     """
+    folder = store.folder if store.is_in_place() else None
     if target.exists():
         raise FileExistsError(f"{target} already exists: choose a new folder")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -33,11 +35,11 @@ def back_up(store: Store, target: Path, model: MCHModel | None = None) -> None:
         new = Path(parent) / "index"
         new.mkdir()
         store.copy_to(new / FILE)
-        if store.folder is not None and (store.folder / MODEL_FOLDER).is_dir():
-            shutil.copytree(store.folder / MODEL_FOLDER, new / MODEL_FOLDER)
+        if folder is not None and (folder / MODEL_FOLDER).is_dir():
+            shutil.copytree(folder / MODEL_FOLDER, new / MODEL_FOLDER)
         elif model is not None and shipped_name(model.fingerprint) is None:
             model.save(new / MODEL_FOLDER)
-        _copy_snapshot(store, new)
+        _copy_snapshot(folder, new)
         for file in new.rglob("*"):
             _sync(file)
         sync_folder(new)
@@ -45,16 +47,18 @@ def back_up(store: Store, target: Path, model: MCHModel | None = None) -> None:
     sync_folder(target.parent)
 
 
-def _copy_snapshot(store: Store, new: Path) -> None:
+def _copy_snapshot(folder: Path | None, new: Path) -> None:
     """Copies the snapshot that the copied store refers to. If a writer has replaced it in the
     meantime, the copy has no snapshot and takes longer to open."""
     with contextlib.closing(Store(new)) as copy:
         saved = Saved.of_store(copy)
-        if saved is None or store.folder is None:
+        if saved is None:
             return
         try:
-            shutil.copyfile(store.folder / saved.file, new / saved.file)
-        except FileNotFoundError:
+            if folder is None:
+                raise FileNotFoundError
+            shutil.copyfile(folder / saved.file, new / saved.file)
+        except (FileNotFoundError, shutil.SpecialFileError):
             with copy.writer():
                 copy.set(snapshot=None)
 

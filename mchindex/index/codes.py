@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mchindex.index.adding import metadata_json
-from mchindex.index.inputs import Metadata, check_id
+from mchindex.index.inputs import Metadata, check_id, metadata_json
 from mchindex.storage.records import Id, Row, code_type
 
 

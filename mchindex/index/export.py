@@ -14,15 +14,15 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 import numpy as np
 
+from mchindex import json_text
 from mchindex.catalogue import read_config
 from mchindex.errors import NotAnIndexError, StoreDamagedError, StoreError
-from mchindex.files import replacing
+from mchindex.files import replaceable, replacing
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import Identity
 from mchindex.regions import read_layout
@@ -32,6 +32,8 @@ from mchindex.storage.store import Store
 
 FORMAT, VERSION = "mchindex-export", 1
 SAMPLE = 1000  # images from which the width of the codes is guessed
+REASONS = 1000  # images for which the reason is kept why they could not be written, at most
+LONGEST_NAME = 1000  # characters of a model's name or fingerprint, at most
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,25 @@ class Header:
 
     @classmethod
     def from_json(cls, facts: dict[str, Any]) -> Header:
+        """Reads what `to_json` wrote. Raises ValueError or KeyError if it is invalid."""
+        for name in ("model", "fingerprint"):
+            text = facts[name]
+            if text is not None and not (isinstance(text, str) and len(text) <= LONGEST_NAME):
+                raise ValueError(f"{name!r} must be text or null")
+        if type(facts["bits"]) is not int:
+            raise ValueError("'bits' must be an integer")
+        names, boxes = facts["names"], facts["boxes"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("'names' must be a list of text")
+        if not isinstance(boxes, list) or not all(map(_is_box, boxes)):
+            raise ValueError("'boxes' must be a list of four numbers each")
+        lost = facts.get("model_lost", False)
+        if not isinstance(lost, bool):
+            raise ValueError("'model_lost' must be true or false")
+        json_text.dumps([facts["model"], facts["fingerprint"], names])  # only valid Unicode
         identity = Identity.from_json(facts | {"name": facts["model"]})
-        return cls(identity, bool(facts.get("model_lost", False)))
+        _ = identity.layout  # raises ValueError for regions that cannot be
+        return cls(identity, lost)
 
 
 @dataclass(frozen=True)
@@ -60,8 +79,10 @@ class Exported:
     """The result of `export_index`."""
 
     images: int
-    lost: int  # images that could not be read
+    lost: int  # images that could not be read, or not be written
     header: Header
+    # Those that were read, but cannot be written as JSON, and why; at most `REASONS` of them.
+    reasons: list[str] = field(default_factory=list)
 
 
 def export_index(folder: str | os.PathLike[str], out: IO[bytes]) -> Exported:
@@ -69,26 +90,36 @@ def export_index(folder: str | os.PathLike[str], out: IO[bytes]) -> Exported:
     with closing(Store.existing(folder)) as store, store.one_state():
         header = _header(store)
         out.write(_line(header.to_json()))
-        images = unreadable = 0
+        images = skipped = 0
+        reasons: list[str] = []
         for row in salvage(store):
-            record = None if row is None else _record(row, header.identity.bits)
-            if record is None:
-                unreadable += 1
+            try:
+                line = None if row is None else _line(_record(row, header.identity.bits))
+            except StoreDamagedError:  # intact, but of another width
+                line = None
+            except _BAD_RECORD as error:
+                line = None
+                if len(reasons) < REASONS:
+                    reasons.append(f"{row.id!r:.200}: {error}")  # type: ignore[union-attr]
+            if line is None:
+                skipped += 1
             else:
                 images += 1
-                out.write(_line(record))
+                out.write(line)
         out.write(_line({"end": images}))
-        return Exported(images, _lost(store, images, unreadable), header)
+        return Exported(images, _lost(store, images, skipped), header, reasons)
 
 
 @contextmanager
 def created(file: str | os.PathLike[str], overwrite: bool = False) -> Iterator[IO[bytes]]:
-    """A file for an export, compressed if its name ends in .gz. It appears when it is complete."""
-    path = Path(file)
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} already exists")
-    with replacing(path) as raw:
-        if path.suffix.lower() == ".gz":
+    """A file for an export, compressed if its name ends in .gz. It appears when it is complete.
+
+    If `file` is a link, what it links to is written. A folder, a device or a pipe is not replaced.
+    """
+    if os.path.lexists(file) and not overwrite:
+        raise FileExistsError(f"{os.fspath(file)} already exists")
+    with replacing(replaceable(file)) as raw:
+        if os.fspath(file).lower().endswith(".gz"):
             # Without name and time, so that the same index gives the same file.
             with gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped:
                 yield zipped  # type: ignore[misc]
@@ -138,11 +169,13 @@ def _guessed_bits(store: Store) -> int:
     raise StoreDamagedError(f"{store.name} is damaged: none of its images can be read")
 
 
-def _record(row: Row, bits: int) -> dict[str, Any] | None:
-    try:
-        _, entries = unpack_codes([row.key], [row.codes], bits)
-    except StoreDamagedError:  # intact, but of another width
-        return None
+# Reading a record whose checksum is right raises these if mchindex would not have written it.
+_BAD_RECORD = (ValueError, TypeError, AttributeError, OverflowError)
+
+
+def _record(row: Row, bits: int) -> dict[str, Any]:
+    """Raises StoreDamagedError or one of `_BAD_RECORD`."""
+    _, entries = unpack_codes([row.key], [row.codes], bits)
     return {
         "id": row.id,
         "path": row.path,
@@ -151,7 +184,7 @@ def _record(row: Row, bits: int) -> dict[str, Any] | None:
         "hash": None if row.hash is None else row.hash.hex(),
         "width": row.width,
         "height": row.height,
-        "metadata": None if row.metadata is None else json.loads(row.metadata),
+        "metadata": None if row.metadata is None else _metadata(row.metadata),
         "codes": [
             {"region": region, "keep": keep if math.isfinite(keep) else None, "code": code.hex()}
             for region, keep, code in zip(
@@ -164,13 +197,24 @@ def _record(row: Row, bits: int) -> dict[str, Any] | None:
     }
 
 
+def _metadata(text: str) -> dict[str, Any]:
+    try:
+        value = json_text.loads(text)
+        json_text.dumps(value)  # half a surrogate pair can be read, but not written
+    except ValueError as error:
+        raise ValueError(f"its metadata are not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError("its metadata are not an object")
+    return value
+
+
 def _line(record: dict[str, Any]) -> bytes:
     text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode() + b"\n"
 
 
-def _lost(store: Store, images: int, unreadable: int) -> int:
-    """The number of images that could not be read.
+def _lost(store: Store, images: int, skipped: int) -> int:
+    """The number of images that were not written.
 
     A damaged page may hide how many rows it held, but the store counts its images.
     """
@@ -178,7 +222,15 @@ def _lost(store: Store, images: int, unreadable: int) -> int:
         missing = len(store) - images
     except StoreError:
         missing = 0
-    return missing if missing > 0 else unreadable
+    return missing if missing > 0 else skipped
+
+
+def _is_box(box: Any) -> bool:
+    return (
+        isinstance(box, list)
+        and len(box) == 4
+        and all(type(side) in (int, float) and 0 <= side <= 1 for side in box)
+    )
 
 
 __all__ = ["Exported", "Header", "created", "export_index"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +13,30 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mchindex.errors import ImageError, NotAnIndexError
+from mchindex import json_text
+from mchindex.catalogue import find, names
+from mchindex.errors import ImageError, ModelError, NotAnIndexError
 from mchindex.images import Source
-from mchindex.index.adding import BATCH, Added, Adding, OnCommit, groups, metadata_json
+from mchindex.index.adding import BATCH, Added, Adding, OnCommit
 from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, OneCode, OneImage
 from mchindex.index.backup import back_up
 from mchindex.index.codes import rows_of_codes
 from mchindex.index.identity import Identity
-from mchindex.index.inputs import Metadata, one_image, resolved_ids, to_items
+from mchindex.index.inputs import (
+    Metadata,
+    check_id,
+    metadata_json,
+    one_image,
+    resolved_ids,
+    to_items,
+)
 from mchindex.index.model import AnyModel, IndexModel
 from mchindex.index.results import Answers, Hits
 from mchindex.index.searching import Searcher
 from mchindex.index.table import LiveTable
 from mchindex.progress import reporting
 from mchindex.regions import Layout, PixelBox
+from mchindex.storage.lock import checked_wait
 from mchindex.storage.records import Id, Row, row_metadata, unpack_codes
 from mchindex.storage.store import Store
 
@@ -34,6 +45,7 @@ if TYPE_CHECKING:
 
 BULK = 50_000  # images per commit in `add_codes`
 RECORDS = 5_000  # images per commit in `add_records`
+COMMIT = 1 << 20  # bytes per commit in both, on a disk with little room
 
 
 @dataclass(frozen=True)
@@ -67,8 +79,12 @@ class MCHIndex:
         device: str | None = None,
     ) -> None:
         """Creates an index in memory. With `bits` and no model, it takes your own codes."""
+        if _store is None:
+            checked_wait(wait)
+            _check_is_model(model)
         self._store = Store(None) if _store is None else _store
         self.wait = wait
+        self._closing = threading.RLock()
         self._closed = False
         try:
             self._store.check_schema()
@@ -95,8 +111,11 @@ class MCHIndex:
         `model` is the name of a shipped model, the folder of a model, or a model. By default, an
         existing index uses the model that filled it, and a new one uses coco-64. A new index with
         `bits` and no model takes your own codes. `wait` is how many seconds to wait for another
-        process that is writing before StoreBusyError is raised.
+        process that is writing before StoreBusyError is raised; `math.inf` waits for ever.
+
+        An index that cannot be written to, such as one on a read-only disk, can still be searched.
         """
+        checked_wait(wait)
         folder = Path(path)
         if not create and not Store.exists(folder):
             raise NotAnIndexError(f"{folder} is not an index")
@@ -145,17 +164,18 @@ class MCHIndex:
         """Adds images: files, folders, patterns, file objects, Pillow images, arrays, tensors, or
         any iterable of these.
 
-        `ids`: one per image, text or integers. By default, the id of a file is its absolute path,
-        and pictures in memory are numbered. An image whose id is already in the index is replaced
-        if it has changed.
+        `ids`: one per image, text or integers, all different. By default, the id of a file is its
+        absolute path, and pictures in memory are numbered. An image whose id is already in the
+        index is replaced if it has changed.
         `metadata`: one mapping for all images, an iterable with one mapping per image, or a
         function of the path (of the id, for a picture in memory).
         `progress`: a function that is called with a `Commit` after each commit, or whether to show
         a progress bar. None shows one on a terminal.
 
         A single image that cannot be read raises ImageError. Of several images, those that cannot
-        be read are listed in the result's `failed`. Committed images survive a crash. To continue
-        an interrupted `add`, run it again.
+        be read, whose metadata cannot be stored, or whose id an earlier one has, are listed in the
+        result's `failed`. An exception of a metadata function is raised. Committed images survive a
+        crash. To continue an interrupted `add`, run it again.
         """
         return self._add(images, ids, metadata, progress, batch, update=False)
 
@@ -208,7 +228,7 @@ class MCHIndex:
         """
         with self._live.writing(self.wait):
             rows = rows_of_codes(ids, codes, regions, metadata, self.bits)
-            for group in groups(iter(rows), BULK):
+            for group in self._commits(rows, BULK):
                 self._live.insert(group)
         return len(rows)
 
@@ -219,11 +239,28 @@ class MCHIndex:
         """
         added = replaced = 0
         with self._live.writing(self.wait):
-            for group in groups(iter(rows), RECORDS):
+            for group in self._commits(map(_checked_record, rows), RECORDS):
                 before = len(self._live.insert(group))
                 added += len({row.id for row in group}) - before
                 replaced += before
         return added, replaced
+
+    def _commits(self, rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
+        """Lists of rows to commit together: at most `most`, and fewer if they are large.
+
+        A commit takes room in the log and in the file, so it is smaller where there is little.
+        """
+        largest = max(COMMIT, min(16 * COMMIT, self._store.room() // 16))
+        group: list[Row] = []
+        size = 0
+        for row in rows:
+            group.append(row)
+            size += 64 + len(row.codes) + len(row.metadata or "")
+            if len(group) >= most or size >= largest:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
 
     def remove(self, ids: Id | Iterable[Id] | None = None, *, filter: Filter | None = None) -> int:
         """Removes images by id, or all that match a filter; returns how many were removed."""
@@ -232,18 +269,18 @@ class MCHIndex:
         if filter is not None:
             if not filter:
                 raise ValueError("an empty filter matches every image: to remove all, pass the ids")
-            with self._live.writing(self.wait):
+            with self._live.writing(self.wait, removing=True):
                 return self._live.remove(self._store.ids(self._searcher.matching(filter).tolist()))
         single = isinstance(ids, (str, int, np.integer, os.PathLike))
         wanted = resolved_ids(self._store, [ids] if single else ids)  # type: ignore[arg-type]
-        with self._live.writing(self.wait):
+        with self._live.writing(self.wait, removing=True):
             return self._live.remove(wanted)
 
     def prune(self, within: str | os.PathLike[str] | None = None) -> list[Id]:
         """Removes the images whose files no longer exist, all or those in a folder; returns their
         ids."""
         root = None if within is None else os.path.join(os.path.abspath(within), "")
-        with self._live.writing(self.wait):
+        with self._live.writing(self.wait, removing=True):
             lost = [
                 row.id
                 for row in self._store.each()
@@ -324,8 +361,6 @@ class MCHIndex:
         """All images within a Hamming radius (inclusive) of an image, nearest first."""
         if (query is None) == (id is None):
             raise TypeError("within takes either a query or the id of an image in the index")
-        if radius < 0:
-            raise ValueError(f"radius must be at least 0, not {radius}")
         leave_out = None
         if id is not None:
             codes, leave_out = self._searcher.code_of(id, region)
@@ -379,7 +414,7 @@ class MCHIndex:
             return self._store.ids(self._searcher.matching(filter).tolist())
 
     def __len__(self) -> int:
-        return len(self._live.current)
+        return self._live.images
 
     def __contains__(self, id: object) -> bool:
         self._store.check_open()
@@ -404,7 +439,7 @@ class MCHIndex:
         return map(self._stored, self._store.each())
 
     def _stored(self, row: Row) -> Stored:
-        _, entries = unpack_codes([row.key], [row.codes], self.bits)
+        _, entries = unpack_codes([row.key], [row.codes], self.bits, any_region=True)
         numbers = [int(r) for r in entries["region"]]
         return Stored(
             row.id,
@@ -420,7 +455,7 @@ class MCHIndex:
     def stats(self) -> dict[str, Any]:
         """The numbers of images, codes and buckets, the space they take, and the model."""
         table, identity = self._live.current, self.identity
-        images, codes = len(table), table.n_codes
+        images, codes = self._live.images, table.n_codes
         return {
             "path": None if self.path is None else str(self.path),
             "images": images,
@@ -440,18 +475,25 @@ class MCHIndex:
 
         Others may search and add meanwhile. An index in memory can be saved this way.
         """
-        model = self.model if self.identity.has_model and self.path is None else None
+        own = self._store.is_in_place()  # its model is in its folder
+        model = self.model if self.identity.has_model and not own else None
         back_up(self._store, Path(path), model)
 
     def close(self) -> None:
         """Frees files and memory. Everything that was added is already on disk.
 
-        Hits stay usable: the records of answers that are still referenced are read first.
+        Hits stay usable: the records of answers that are still referenced are read first. If other
+        threads are using the index, `close` waits for the commit or the search they are at; what
+        they do afterwards raises ValueError.
         """
-        if not self._closed:
-            self._searcher.close()
+        if self._store.forked:  # the files belong to the parent process, and so do the locks
             self._closed = True
-            self._store.close()
+            return
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._searcher.close()
+                self._store.close()
 
     def __enter__(self) -> MCHIndex:
         return self
@@ -463,14 +505,40 @@ class MCHIndex:
         where = self.path or "in memory"
         if self._closed:
             return f"<MCHIndex {where}: closed>"
-        table = self._live.current
-        return f"<MCHIndex {where}: {len(table):,} images, {table.n_codes:,} codes>"
+        codes = self._live.current.n_codes
+        return f"<MCHIndex {where}: {len(self):,} images, {codes:,} codes>"
+
+
+def _checked_record(row: Row) -> Row:
+    """A record whose id and metadata can be read back. Raises TypeError or ValueError."""
+    check_id(row.id)
+    if row.metadata is not None:
+        try:
+            valid = isinstance(json_text.loads(row.metadata), dict)
+        except ValueError as error:
+            raise ValueError(f"the metadata of image {row.id!r}: {error}") from None
+        if not valid:
+            raise ValueError(f"the metadata of image {row.id!r} must be a mapping")
+    return row
+
+
+def _check_is_model(model: Any) -> None:
+    """Raises ModelError for the path of an index, which is not a model."""
+    if not isinstance(model, (str, os.PathLike)):
+        return
+    path = os.fspath(model)
+    how = f"to open or create an index on disk, call MCHIndex.open({path!r})"
+    if Store.exists(path):
+        raise ModelError(f"{path} is an index, not a model: {how}")
+    if not os.path.exists(find(path)):
+        raise ModelError(f"there is no model {path}: name one of {', '.join(names())}, or {how}")
 
 
 def _is_one_picture(images: Any) -> bool:
     """Whether the `images` given to `add` are one picture, not a folder, a pattern or several."""
     if isinstance(images, (str, os.PathLike)):
-        return not os.path.isdir(images) and not glob.has_magic(os.fspath(images))
+        pattern = glob.has_magic(os.fspath(images)) and not os.path.lexists(images)
+        return not pattern and not os.path.isdir(images)
     return one_image(images)
 
 

@@ -99,7 +99,15 @@ def _hit_tile(hit: Hit, side: int) -> Tile:
     except ImageError:
         return Tile(None, caption)
     box = None if hit.box is None else in_fractions(hit.box, picture.size)
-    return Tile(picture.image, caption, box)
+    # Resized here, so that not all pictures are in memory at their full size.
+    return Tile(_scaled(picture.image, side), caption, box)
+
+
+def _scaled(image: Image.Image, side: int) -> Image.Image:
+    """The picture in RGB, with a longer side of `side` pixels."""
+    scale = side / max(image.size)
+    width, height = (max(1, round(s * scale)) for s in image.size)
+    return image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
 
 
 def _draw_tile(
@@ -112,10 +120,9 @@ def _draw_tile(
         middle = left + (side - font.getbbox(MISSING)[2]) / 2, top + (side - line) / 2
         draw.text(middle, MISSING, FAINT, font)
     else:
-        scale = side / max(tile.image.size)
-        width, height = (max(1, round(s * scale)) for s in tile.image.size)
+        small = _scaled(tile.image, side)
+        width, height = small.size
         x, y = left + (side - width) // 2, top + (side - height) // 2
-        small = tile.image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
         paper.paste(small, (x, y))
         if tile.box is not None:
             _draw_frame(draw, tile.box, x, y, width, height, max(2, side // 60))

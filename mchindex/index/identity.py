@@ -87,13 +87,13 @@ class Identity:
         return Layout(self.regions, self.boxes) if self.regions else None
 
     def region_name(self, region: int) -> str:
-        if region < len(self.regions):
+        if 0 <= region < len(self.regions):
             return self.regions[region]
         return "whole" if region == 0 else f"region {region}"
 
     def region_box(self, region: int, width: int | None, height: int | None) -> PixelBox | None:
         """A region's box in an image of this size, in pixels; None if either is unknown."""
-        if region >= len(self.boxes) or not width or not height:
+        if not 0 <= region < len(self.boxes) or not width or not height:
             return None
         return in_pixels(self.boxes[region], width, height)
 

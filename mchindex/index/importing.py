@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -17,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from mchindex import json_text
 from mchindex.catalogue import find, listed, read_config
 from mchindex.errors import ExportError, ModelMismatchError
+from mchindex.files import open_file
 from mchindex.index.export import FORMAT, VERSION, Header
 from mchindex.index.facade import MCHIndex
 from mchindex.index.identity import Identity
@@ -28,9 +31,14 @@ from mchindex.storage.records import Id, Row
 from mchindex.storage.store import Store
 
 LONGEST = 1 << 26  # bytes of a line, at most
+LINE_LEVELS = json_text.DEEPEST + 1  # levels of nesting of a line, one more than of its metadata
+CHECKED = 10_000  # lines between two steps of the progress
+REASONS = 1000  # invalid lines for which the reason is kept, at most
+LONGEST_REASON = 300  # characters
 REGIONS = 256  # regions, at most, if the layout is not known
 _ENTRY = struct.Struct("<hf")  # what precedes a code in `code_type`
 _ZIPPED = b"\x1f\x8b"
+_DESCRIPTOR = re.compile(r"/dev/(?:stdin|fd/(\d{1,6}))|/proc/self/fd/(\d{1,6})")
 
 
 @dataclass
@@ -39,8 +47,10 @@ class Imported:
 
     added: int = 0
     replaced: int = 0
-    refused: list[str] = field(default_factory=list)  # invalid lines, with `partial` only
-    cut: bool = False  # the end was missing, with `partial` only
+    # With `partial` only:
+    refused: list[str] = field(default_factory=list)  # the first `REASONS` invalid lines, and why
+    cut: bool = False  # the end was missing
+    invalid: int = 0  # the number of all invalid lines
 
 
 def import_index(
@@ -61,7 +71,7 @@ def import_index(
     """
     with _seekable(file) as (stream, name):
         reader = Reader(stream, name, partial)
-        total = sum(1 for _ in reader.rows())
+        total = sum(1 for _ in reader.rows(progress))
         header, chosen = reader.header, model
         if not Store.exists(folder):
             chosen = _model_for(header, model, name)
@@ -78,44 +88,52 @@ def import_index(
                     if done % 1000 == 0 or done == total:
                         progress(Step("importing", done, total, unit="images"))
 
-            added, replaced = index.add_records(reported())
-    return Imported(added, replaced, reader.refused, reader.cut)
+            added, replaced = index.add_records(reported()) if total else (0, 0)
+    return Imported(added, replaced, reader.refused, reader.cut, reader.invalid)
 
 
 class Reader:
     """Reads an export, any number of times.
 
-    An invalid line raises ExportError or, with `partial`, is recorded in `refused`.
+    An invalid line raises ExportError or, with `partial`, is counted in `invalid`; `refused` has
+    the reasons for the first ones.
     """
 
     def __init__(self, stream: IO[bytes], name: str, partial: bool = False) -> None:
         self._stream, self._name, self._partial = stream, name, partial
         self.refused: list[str] = []
+        self.invalid = 0
         self.cut = self._torn = False
         self.header = self._header(next(self._lines(), (1, b""))[1])
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, progress: Progress = silent) -> Iterator[Row]:
         self.refused.clear()
+        self.invalid = 0
         self.cut = self._torn = False
         count, end = 0, None
         for number, line in itertools.islice(self._lines(), 1, None):
+            if number % CHECKED == 0:
+                progress(Step("checking", number, unit="lines"))
             if end is not None:
                 self._refuse(number, "the file continues after its end")
                 break
+            if len(self.refused) == REASONS and not line.lstrip().startswith(b"{"):
+                self.invalid += 1  # without looking for a reason, which takes longer
+                continue
             try:
-                record = json.loads(line, parse_constant=_no_constant)
+                record = json_text.loads(line, LINE_LEVELS)
                 row = None if _is_end(record) else _row_of(record, self.header.identity)
-            except (ValueError, TypeError, RecursionError) as error:
+            except (ValueError, TypeError) as error:
                 if not line.endswith(b"\n"):
                     break  # the last line, which is incomplete
-                self._refuse(number, _reason(error))
+                self._refuse(number, error)
                 continue
             if row is not None:
                 count += 1
                 yield row
                 continue
             end = record["end"]
-            if end != count + len(self.refused):  # refused lines were counted too
+            if end != count + self.invalid:  # invalid lines were counted too
                 self._refuse(number, f"the end counts {end} images, but there are {count}")
         self.cut = end is None or self._torn
         if self.cut and not self._partial:
@@ -141,38 +159,42 @@ class Reader:
                 raise ExportError(f"{self._name}:{number}: the line is longer than {LONGEST} bytes")
             yield number, line
 
-    def _refuse(self, number: int, reason: str) -> None:
-        where = f"{self._name}:{number}: {reason}"
-        if not self._partial:
-            raise ExportError(where)
-        self.refused.append(where)
+    def _refuse(self, number: int, reason: str | Exception) -> None:
+        self.invalid += 1
+        if not self._partial or len(self.refused) < REASONS:
+            text = reason if isinstance(reason, str) else _reason(reason)
+            self.refused.append(self._at(number, text))
+            if not self._partial:
+                raise ExportError(self.refused[-1])
+
+    def _at(self, number: int, reason: str) -> str:
+        cut = "…" if len(reason) > LONGEST_REASON else ""
+        return f"{self._name}:{number}: {reason[:LONGEST_REASON]}{cut}"
 
     def _header(self, line: bytes) -> Header:
         try:
-            facts = json.loads(line)
-            if facts["format"] != FORMAT:
-                raise ValueError
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise ExportError(f"{self._name} is not an export of mchindex") from None
+            facts = json_text.loads(line)
+        except ValueError:
+            facts = None
+        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+            raise ExportError(f"{self._name} is not an export of mchindex")
+        version = facts.get("version")
+        if type(version) is not int or version < 1:
+            raise ExportError(self._at(1, "the header is damaged: 'version' must be 1 or more"))
+        if version > VERSION:
+            raise ExportError(
+                f"{self._name} was written by a newer mchindex (version {version}): update mchindex"
+            )
         try:
-            if facts["version"] > VERSION:
-                raise ExportError(
-                    f"{self._name} was written by a newer mchindex (version {facts['version']}): "
-                    "update mchindex"
-                )
             return Header.from_json(facts)
-        except ExportError:
-            raise
-        except (ValueError, KeyError, TypeError):
-            raise ExportError(f"{self._name}:1: the header is damaged") from None
+        except KeyError as error:
+            raise ExportError(self._at(1, f"the header is damaged: it has no {error}")) from None
+        except ValueError as error:
+            raise ExportError(self._at(1, f"the header is damaged: {_reason(error)}")) from None
 
 
 def _is_end(record: Any) -> bool:
     return isinstance(record, dict) and record.keys() == {"end"}
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _reason(error: Exception) -> str:
@@ -180,6 +202,8 @@ def _reason(error: Exception) -> str:
         return f"not JSON ({error.msg}, column {error.colno})"
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
+    if isinstance(error, UnicodeEncodeError):
+        return "its text is not valid Unicode"
     return str(error) or type(error).__name__
 
 
@@ -196,13 +220,13 @@ def _row_of(record: Any, identity: Identity) -> Row:
     return Row(
         _id(record["id"]),
         _packed(record["codes"], identity),
-        _text(_typed(record, "path", str)),
+        _valid(_typed(record, "path", str)),
         _whole(record, "size"),
         _whole(record, "time"),
         None if hash_ is None else bytes.fromhex(hash_),
         _whole(record, "width"),
         _whole(record, "height"),
-        None if metadata is None else _text(json.dumps(metadata, ensure_ascii=False)),
+        None if metadata is None else json_text.dumps(metadata),
     )
 
 
@@ -227,12 +251,9 @@ def _whole(record: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _text(text: str | None) -> str | None:
+def _valid(text: str | None) -> str | None:
     if text is not None:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError("its text is not valid Unicode") from None
+        text.encode()  # half a surrogate pair is not text
     return text
 
 
@@ -263,7 +284,7 @@ def _seekable(
 ) -> Iterator[tuple[IO[bytes], str]]:
     """The file and its name. A pipe, which can be read only once, is copied to disk first."""
     if isinstance(file, (str, os.PathLike)):
-        with open(file, "rb") as opened, _seekable(opened) as (stream, _):
+        with _opened(file) as opened, _seekable(opened) as (stream, _):
             yield stream, os.fspath(file)
     elif file.seekable():
         yield file, "the export"
@@ -271,6 +292,17 @@ def _seekable(
         with tempfile.TemporaryFile() as spool:
             shutil.copyfileobj(file, spool)
             yield spool, "the export"
+
+
+def _opened(file: str | os.PathLike[str]) -> IO[bytes]:
+    """A regular file, or what this process was given under the name of a descriptor.
+
+    A shell passes a pipe as /dev/fd/63. It can be read without waiting for someone to open it.
+    """
+    descriptor = _DESCRIPTOR.fullmatch(os.fspath(file))
+    if descriptor is None:
+        return open_file(file)
+    return open(os.dup(int(descriptor[1] or descriptor[2] or 0)), "rb")
 
 
 def _model_for(

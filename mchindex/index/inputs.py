@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
@@ -14,16 +13,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from mchindex import json_text
+from mchindex.budget import Budget
 from mchindex.errors import ImageError
-from mchindex.folders import is_image_name, walk
+from mchindex.files import open_file
+from mchindex.folders import is_image_name, matching, walk
 from mchindex.images import (
     BYTES,
     Picture,
     Source,
     file_name,
     is_file_object,
-    open_rgb,
     read_picture,
+    reduced,
     source_name,
 )
 from mchindex.storage.records import Id, Known
@@ -32,7 +34,10 @@ from mchindex.storage.store import Store
 Metadata = Mapping[str, Any]
 _TRIES = 3  # attempts to read a file that changes while it is being read
 _LARGEST = 1 << 30  # bytes of a file, at most
+_ROWS = 256  # of pixels, copied at a time
 _COARSE = 2_000_000_000  # ns: no file system has a coarser clock
+_INTEGERS = range(-(2**63), 2**63)  # what SQLite can store
+_files = Budget(128 << 20)  # bytes of files in memory, in all threads together
 
 
 @dataclass(slots=True)
@@ -42,7 +47,7 @@ class Item:
     source: Source | None  # None: there is nothing to read, and `error` says why
     id: Id | None = None
     path: str | None = None
-    metadata: Metadata | None = None
+    metadata: str | None = None  # as JSON
     size: int | None = None
     time: int | None = None
     hash: bytes | None = None
@@ -57,6 +62,17 @@ class Item:
         """The image as messages name it."""
         return self.path if self.path is not None else str(self.id)
 
+    def bytes_held(self) -> int:
+        """About how much memory the source takes; a file takes none before it is read."""
+        if self.path is not None or self.source is None:
+            return 0
+        if isinstance(self.source, Image.Image):
+            return 4 * self.source.width * self.source.height
+        if isinstance(self.source, BYTES):
+            return len(self.source)
+        size = getattr(self.source, "nbytes", 0)  # of an array or a tensor
+        return size if isinstance(size, int) else 0
+
     def load(self, least: int | None, force: bool = False) -> Picture | None:
         """The picture, or None if it cannot be read (see `error`) or has not changed.
 
@@ -65,18 +81,19 @@ class Item:
         known = None if force or self.known is None else self.known.hash
         if self.error is not None:
             return None
-        if known is not None and self._is_unchanged():
-            self.hash = known
-            return None
         given: Any = self.source
         try:
-            if self.path is None:
-                return self._in_memory(known)
-            given = self._read()
-            self.hash = hashlib.sha256(given).digest()
-            if self.hash == known:
+            if known is not None and self._is_unchanged():
+                self.hash = known
                 return None
-            picture = read_picture(given, least)
+            if self.path is None:
+                return self._in_memory(known, least)
+            with _files.held(os.stat(self.path).st_size):
+                given = self._read()
+                self.hash = hashlib.sha256(given).digest()
+                if self.hash == known:
+                    return None
+                picture = read_picture(given, least)
         except ImageError as error:
             self.error = str(error).removeprefix(f"{source_name(given)}: ")
             return None
@@ -99,24 +116,21 @@ class Item:
             return False
         return (now.st_size, now.st_mtime_ns) == (self.known.size, self.known.time)
 
-    def _in_memory(self, known_hash: bytes | None) -> Picture | None:
-        image = open_rgb(self.source)  # type: ignore[arg-type]  # None raises TypeError
-        total = hashlib.sha256(f"{image.size}".encode())
-        total.update(image.tobytes())
+    def _in_memory(self, known_hash: bytes | None, least: int | None) -> Picture | None:
+        image, size = read_picture(self.source)  # type: ignore[arg-type]  # None raises TypeError
+        total = hashlib.sha256(f"{size}".encode())
+        width, height = self.width, self.height = size
+        for top in range(0, height, _ROWS):
+            total.update(image.crop((0, top, width, min(top + _ROWS, height))).tobytes())
         self.hash = total.digest()
-        self.width, self.height = image.size
-        return None if self.hash == known_hash else Picture(image, image.size)
+        return None if self.hash == known_hash else Picture(reduced(image, least), size)
 
     def _read(self) -> bytes:
         """The bytes of the file, all from one version of it."""
         assert self.path is not None
         for _ in range(_TRIES):
-            # Without blocking: a pipe may never have a writer.
-            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(file, "rb") as stream:
-                before = os.fstat(file)
-                if not stat.S_ISREG(before.st_mode):
-                    raise ImageError("not a regular file")
+            with open_file(self.path) as stream:
+                before = os.fstat(stream.fileno())
                 if before.st_size > _LARGEST:
                     raise ImageError(f"too large: the file has {before.st_size:,} bytes")
                 began = time.time_ns()
@@ -125,9 +139,12 @@ class Item:
             same = (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
             if same and len(data) == before.st_size:
                 # A file that was just written may change again without a change of its time. It is
-                # stored without a time, so that the next `add` reads it again.
-                fresh = abs(began - before.st_mtime_ns) < _COARSE
-                self.size, self.time = before.st_size, None if fresh else before.st_mtime_ns
+                # stored without a time, so that the next `add` reads it again. So is a file whose
+                # time does not fit in 64 bits: it is before 1677 or after 2262.
+                settled = abs(began - before.st_mtime_ns) >= _COARSE
+                self.size = before.st_size
+                if settled and before.st_mtime_ns in _INTEGERS:
+                    self.time = before.st_mtime_ns
                 return data
         raise ImageError("the file changed while it was being read")
 
@@ -147,7 +164,7 @@ def to_items(
         raise TypeError("several images need a list of ids")
     if isinstance(metadata, (str, bytes)):
         raise TypeError("metadata must be a mapping, a list of mappings, or a function")
-    if single and ids is not None and isinstance(ids, (str, int, np.integer)):
+    if single and isinstance(ids, (str, int, np.integer, os.PathLike)):
         ids = [ids]
     if single and isinstance(metadata, Mapping):
         metadata = [metadata] if ids is not None else metadata
@@ -160,10 +177,13 @@ def to_items(
     elif ids is None:
         flat = (item for top in tops for item in _expand(top, ignored))
     else:
-        total = len(ids) if hasattr(ids, "__len__") else None
+        if isinstance(ids, Sized):
+            ids = _distinct_ids(ids)
+        total = len(ids) if isinstance(ids, Sized) else None
         if total is not None and isinstance(tops, Sized) and len(tops) != total:
             raise ValueError(f"{len(tops)} images and {total} ids were given")
         flat = _with_ids(tops, ids)
+    flat = _without_repeats(flat)
     return (flat if metadata is None else _with_metadata(flat, metadata)), total
 
 
@@ -189,23 +209,37 @@ def _several(images: Any) -> Iterable[Any]:
 
 
 def check_id(id: Any) -> Id:
-    """An id as it is stored: text or a 64-bit integer."""
-    if type(id) is str:
-        _check_text(id)
-        return id
+    """An id as it is stored: a plain `str`, or a plain `int` of 64 bits.
+
+    The content of an enumeration's member or of another subclass is taken, whatever the subclass
+    does to print or compare itself.
+    """
+    if isinstance(id, os.PathLike) and not isinstance(id, str):
+        id = os.fspath(id)
+    if isinstance(id, str):
+        text = str.__str__(id)
+        _check_text(text)
+        return text
     if isinstance(id, np.integer):
         id = int(id)
-    if isinstance(id, np.str_):
-        id = str(id)
-    if isinstance(id, os.PathLike):
-        id = os.fspath(id)
-    if isinstance(id, bool) or not isinstance(id, (str, int)):
+    if isinstance(id, bool) or not isinstance(id, int):
         raise TypeError(f"an id must be text or an integer, not {type(id).__name__}")
-    if isinstance(id, int) and not -(2**63) <= id < 2**63:
-        raise ValueError(f"an integer id must fit in 64 bits: {id}")
-    if isinstance(id, str):
-        _check_text(id)
-    return id
+    number = int.__int__(id)
+    if number not in _INTEGERS:
+        raise ValueError(f"an integer id must fit in 64 bits: {number}")
+    return number
+
+
+def metadata_json(metadata: Metadata | None) -> str | None:
+    """Metadata as JSON text, the form in which it is stored. Raises ValueError if it has none."""
+    if metadata is None:
+        return None
+    if not isinstance(metadata, Mapping):
+        raise ValueError(f"metadata must be a mapping, not {type(metadata).__name__}")
+    try:
+        return json_text.dumps(dict(metadata))
+    except ValueError as error:
+        raise ValueError(f"metadata cannot be stored as JSON: {error}") from None
 
 
 def resolved_ids(store: Store, ids: Iterable[Any]) -> list[Id]:
@@ -255,19 +289,49 @@ def _with_ids(tops: Iterable[Any], ids: Iterable[Any]) -> Iterator[Item]:
         raise ValueError("there are more ids than images")
 
 
+def _distinct_ids(ids: Any) -> list[Id]:
+    """Ids as they are stored; raises ValueError if one is given to two images."""
+    names = [check_id(id) for id in ids]
+    seen: set[Id] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"every image needs an id of its own: {name!r} is given twice")
+        seen.add(name)
+    return names
+
+
+def _without_repeats(items: Iterator[Item]) -> Iterator[Item]:
+    """Yields the items; those with the id of an earlier item fail, unless both are one file."""
+    given: dict[Id, str | None] = {}
+    for item in items:
+        if item.id is not None and item.error is None:
+            if item.id not in given:
+                given[item.id] = item.path
+            elif item.path is None or item.path != given[item.id]:
+                item.error = f"an image before it has the id {item.id!r}, too"
+        yield item
+
+
 def _with_metadata(items: Iterator[Item], metadata: Any) -> Iterator[Item]:
+    """Yields the items with their metadata; an item whose metadata cannot be stored fails."""
     if isinstance(metadata, Mapping):
+        text = metadata_json(metadata)
         for item in items:
-            item.metadata = metadata
+            item.metadata = text
             yield item
-    elif callable(metadata):
-        for item in items:
-            item.metadata = metadata(item.path if item.path is not None else item.id)
-            yield item
+        return
+    pairs: Iterable[tuple[Item, Any]]
+    if callable(metadata):
+        named = ((item, item.id if item.path is None else item.path) for item in items)
+        pairs = ((item, metadata(name)) for item, name in named)
     else:
-        for item, its in _paired(items, metadata):
-            item.metadata = its
-            yield item
+        pairs = _paired(items, metadata)
+    for item, its in pairs:
+        try:
+            item.metadata = metadata_json(its)
+        except ValueError as error:
+            item.error = item.error or str(error)
+        yield item
 
 
 def _paired(items: Iterator[Item], metadata: Iterable[Any]) -> Iterator[tuple[Item, Any]]:
@@ -285,13 +349,13 @@ def _expand(top: Any, ignored: list[str] | None) -> Iterator[Item]:
         if os.path.isdir(path):
             yield from _walk(path, ignored)
         elif not os.path.lexists(path) and glob.has_magic(path):
-            matches = sorted(glob.glob(path, recursive=True, include_hidden=False))
+            unreadable: list[OSError] = []
+            matches = matching(path, unreadable, _is_index)
             if not matches:
                 yield Item(None, path, path, error="no file matches this pattern")
             for name in matches:
-                if os.path.isdir(name):
-                    continue
                 yield from _from_folder(name, ignored)
+            yield from _not_read(unreadable, path)
         else:
             yield _of_file(path)
     elif getattr(top, "ndim", 0) == 4:
@@ -301,13 +365,17 @@ def _expand(top: Any, ignored: list[str] | None) -> Iterator[Item]:
         item = Item(top)
         # The picture may have been changed since it was read, so its file only provides its id.
         filename = file_name(top) if is_file_object(top) else getattr(top, "filename", "")
-        if filename:
-            item.id = os.path.abspath(filename)
+        if filename and isinstance(filename, (str, bytes, os.PathLike)):
+            item.id = os.path.abspath(os.fsdecode(filename))
+            try:
+                item.id = check_id(item.id)
+            except ValueError as error:
+                item.error = str(error)
         yield item
 
 
 def _of_file(path: str | os.PathLike[str]) -> Item:
-    full = os.path.abspath(os.fspath(path))
+    full = str.__str__(os.path.abspath(os.fspath(path)))
     try:
         _check_text(full)
     except ValueError as error:
@@ -326,6 +394,10 @@ def _walk(root: str, ignored: list[str] | None) -> Iterator[Item]:
     unreadable: list[OSError] = []
     for path in walk(root, unreadable, _is_index):
         yield from _from_folder(path, ignored)
+    yield from _not_read(unreadable, root)
+
+
+def _not_read(unreadable: list[OSError], root: str) -> Iterator[Item]:
     for error in unreadable:
         name = os.path.abspath(error.filename or root)
         yield Item(None, name, name, error=error.strerror or str(error))

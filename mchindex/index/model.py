@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from mchindex.catalogue import shipped_name
-from mchindex.errors import ModelMismatchError, StoreDamagedError
+from mchindex.errors import ModelMismatchError, StoreDamagedError, StoreError
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import Identity
 from mchindex.storage.store import Store
@@ -107,6 +107,11 @@ class IndexModel:
                     raise ValueError(
                         f"{self._store.name} has no model, only codes: use add_codes and "
                         "search_codes"
+                    )
+                if folder is not None and not self._store.is_in_place():
+                    raise StoreError(
+                        f"{self._store.name} has been moved, deleted or replaced since it was "
+                        "opened: open it again"
                     )
                 own = None if folder is None else folder / MODEL_FOLDER
                 if own is not None and own.is_dir():

@@ -5,18 +5,26 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import BucketTable
-from mchindex.errors import StoreError
-from mchindex.index.arguments import Filter
+from mchindex.errors import StoreDamagedError, StoreError
+from mchindex.index.arguments import (
+    Filter,
+    Limits,
+    check_options,
+    mapping,
+    whole,
+    whole_or_none,
+)
 from mchindex.index.identity import Identity
 from mchindex.index.inputs import resolved_ids
 from mchindex.index.results import Answers, Found, Hit, Hits, Limit
@@ -25,6 +33,7 @@ from mchindex.storage.records import Id, Row, row_metadata, unpack_codes
 from mchindex.storage.store import Store
 
 FILTERS = 8  # filters whose results are cached
+MOST_HITS = 2**27  # per query, with those that are skipped: the arrays of more would not fit
 
 
 class Searcher:
@@ -32,7 +41,7 @@ class Searcher:
 
     def __init__(self, store: Store, table: LiveTable, identity: Identity) -> None:
         self._store, self._live, self._identity = store, table, identity
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the index meanwhile
         self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
         self._unread: weakref.WeakSet[Answers] = weakref.WeakSet()
 
@@ -62,22 +71,20 @@ class Searcher:
         k: int,
         leave_out: Id | None,
         /,
-        *,
-        offset: int = 0,
-        max_radius: int | None = None,
-        max_buckets: int | None = None,
-        filter: Filter | None = None,
-        allowed: Iterable[Id] | None = None,
-        threads: int = 0,
+        **limits: Unpack[Limits],
     ) -> Answers:
         """The k images nearest to each code. `leave_out` is an image that is not to be a hit; with
         it, there is only one code."""
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
-        if offset < 0:
-            raise ValueError(f"offset must be at least 0, not {offset}")
-        select = self._selection(filter, allowed, leave_out)
+        check_options(limits, "a search")
+        k = whole("k", k, 1)
+        offset = whole("offset", limits.get("offset", 0), 0)
+        max_radius = whole_or_none("max_radius", limits.get("max_radius"), 0)
+        max_buckets = whole_or_none("max_buckets", limits.get("max_buckets"), 0)
+        threads = whole("threads", limits.get("threads", 0), 0)
         wanted = offset + k
+        if wanted > MOST_HITS:
+            raise ValueError(f"k and offset together must be at most {MOST_HITS}, not {wanted}")
+        select = self._selection(limits.get("filter"), limits.get("allowed"), leave_out)
 
         def find(table: BucketTable, chosen: _Selected | None) -> Found:
             keys, excluded = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
@@ -105,6 +112,7 @@ class Searcher:
         leave_out: Id | None = None,
     ) -> Hits:
         """All images within a Hamming radius of one code."""
+        radius, threads = whole("radius", radius, 0), whole("threads", threads, 0)
         select = self._selection(filter, allowed, leave_out)
 
         def find(table: BucketTable, chosen: _Selected | None) -> Found:
@@ -133,6 +141,10 @@ class Searcher:
         """
         if filter is None and allowed is None and leave_out is None:
             return None
+        if filter is not None:
+            mapping(filter)
+        if allowed is not None and not isinstance(allowed, Iterable):
+            raise TypeError(f"allowed must be a list of ids, not {type(allowed).__name__}")
         names = None if allowed is None else resolved_ids(self._store, allowed)
         return partial(self._selected, filter, names, leave_out)
 
@@ -156,11 +168,7 @@ class Searcher:
 
     def matching(self, conditions: Filter) -> NDArray[np.int64]:
         """The keys of the images that match a filter, cached until the store changes."""
-        if not isinstance(conditions, Mapping):
-            raise TypeError(
-                "a filter must be a mapping of keys to values, such as {'album': '2024'}, not "
-                f"{type(conditions).__name__}"
-            )
+        mapping(conditions)
         version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
         cached = self._filters.get(text)
         if cached is None or cached[0] != version:
@@ -197,7 +205,16 @@ class Searcher:
         identity = self._identity
         box = identity.region_box(region, row.width, row.height)
         name = identity.region_name(region)
-        return Hit(row.id, distance, name, box, row.path, row_metadata(row))
+        return Hit(row.id, distance, name, box, row.path, _metadata(row))
+
+
+def _metadata(row: Row) -> dict[str, Any]:
+    """The metadata of an image, or none and a warning if they cannot be read."""
+    try:
+        return row_metadata(row)
+    except StoreDamagedError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return {}
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from mchindex._core import BucketTable
 from mchindex.catalogue import listed, read_config
 from mchindex.errors import SnapshotError, StoreDamagedError, StoreError
 from mchindex.index.adding import groups
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import Identity
-from mchindex.index.table import SNAPSHOT, Saved
-from mchindex.storage.records import Row, unpack_codes
+from mchindex.index.table import SNAPSHOT, Saved, load_snapshot
+from mchindex.storage.records import Row, row_metadata, unpack_codes
 from mchindex.storage.rescue import salvage
 from mchindex.storage.store import Store
 
@@ -55,7 +54,9 @@ def verify(path: str | os.PathLike[str], *, model: bool = True, wait: float = 10
         return report
     try:
         with ExitStack() as stack:
-            with store.writer(wait):  # otherwise the snapshot might be replaced before it is open
+            with store.without_writers(
+                wait
+            ):  # otherwise the snapshot might be replaced before it is open
                 stack.enter_context(store.one_state())
                 snapshot = _Snapshot(store, report)
             report.problems += _integrity(store)
@@ -94,11 +95,12 @@ def _rows(store: Store, bits: int, snapshot: _Snapshot, report: Verified) -> Non
         report.unreadable += len(group) - len(intact)
         report.missing += sum(r.path is not None and not os.path.exists(r.path) for r in intact)
         for row in intact:
+            report.images += 1
             try:
                 report.codes += len(unpack_codes([row.key], [row.codes], bits)[1])
-                report.images += 1
+                row_metadata(row)
             except StoreDamagedError as error:
-                report.problems.append(f"{error}: they do not have {bits} bits")
+                report.problems.append(f"image {row.id!r}: {error}")
         snapshot.compare(intact, bits)
     try:
         lost = len(store) - report.images - report.unreadable
@@ -129,7 +131,10 @@ class _Snapshot:
             return
         report.snapshot = saved.file
         try:
-            table = BucketTable.load(store.folder / saved.file, mmap=True)
+            table = load_snapshot(store.folder / saved.file)
+        except FileNotFoundError:  # deleted to make room on a full disk
+            report.notes.append(f"the snapshot {saved.file} is missing: opening takes longer")
+            return
         except (SnapshotError, OSError) as error:
             # Nothing is lost: the store has everything.
             self._problem(f"cannot be used ({error}): opening the index takes longer")

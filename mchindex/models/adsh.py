@@ -82,8 +82,7 @@ class ADSH(DeepHash):
                     goal = torch.where(as_image[:, None], v[place], sign(u.detach()))
                     near = ((u - goal) ** 2).sum(1).mean() / n
                     loss = (fit + settings.gamma * near) / self.bits**2
-                    loop.update(loss)
-                    total += float(loss.detach())
+                    total += loop.update(loss)
             loop.train(False)
             with torch.no_grad():
                 parts = [data.batch(rows).to(device) for rows in chosen.split(1024)]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from mchindex.models.hashing import Checkpoint, HashMethod
+from mchindex.errors import TrainingError
+from mchindex.models.hashing import Checkpoint, HashMethod, check_units
 from mchindex.models.seeds import seeded
 from mchindex.models.settings import Settings
 from mchindex.models.views import Views, pair_weights, similar
@@ -39,6 +40,7 @@ class DeepSettings(Settings):
         check_schedule(self.epochs, self.batch)
         if not 0 <= self.crop_share <= 1:
             raise ValueError(f"crop_share is between 0 and 1, not {self.crop_share}")
+        check_units("hidden", self.hidden, least=0)
         if not 0 < self.power <= 1:
             raise ValueError(f"power is above 0 and at most 1, not {self.power}")
 
@@ -50,6 +52,21 @@ def check_schedule(epochs: int, batch: int) -> None:
             "training needs at least 1 epoch and batches of at least 2 images, not "
             f"epochs={epochs}, batch={batch}"
         )
+
+
+def check_loss(loss: float, stage: str) -> float:
+    """The loss. Raises TrainingError if it is not finite: nothing more can be learnt then."""
+    if not math.isfinite(loss):
+        raise diverged(stage)
+    return loss
+
+
+def diverged(stage: str) -> TrainingError:
+    """The error of a stage whose weights are no longer finite numbers."""
+    return TrainingError(
+        f"the training of the {stage} diverged: its weights are no longer finite numbers. Start "
+        "over with a lower learning rate (lr), or check that the images' features are finite"
+    )
 
 
 class DeepHash(HashMethod):
@@ -184,13 +201,15 @@ class Loop:
         if self.backbone:
             self.backbone.train(mode)
 
-    def update(self, loss: Tensor) -> None:
-        """One step of gradient descent."""
+    def update(self, loss: Tensor) -> float:
+        """One step of gradient descent. Returns the loss; raises TrainingError if it diverged."""
+        value = check_loss(float(loss.detach()), self.method.name)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
         self.schedule.step()
         self.step += 1
+        return value
 
     def _state(self, epoch: int) -> dict[str, Any]:
         return {
@@ -240,8 +259,7 @@ class PairwiseHash(DeepHash):
                 u = self.relax(self.project(data.batch(rows, view).to(device)), loop.step)
                 weight = self.pair_weight(labels, labels).fill_diagonal_(0)
                 loss = self.batch_loss(u, similar(labels, labels), weight / weight.sum())
-                loop.update(loss)
-                total += float(loss.detach())
+                total += loop.update(loss)
             progress(Step(self.name, epoch + 1, settings.epochs, {"loss": total / steps}))
 
     @abstractmethod

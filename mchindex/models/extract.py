@@ -10,7 +10,6 @@ On a CPU, ONNX Runtime runs the backbone if it is installed, because it is faste
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import threading
 import warnings
@@ -18,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,8 +25,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from mchindex.budget import Budget
+from mchindex.images import one_picture
 from mchindex.models.backbones import Backbone
-from mchindex.regions import Boxes, in_pixels, overlaps
+from mchindex.regions import WHOLE, Boxes, in_pixels, overlaps
 
 Mode = Literal["crops", "pooled"]
 Engine = Literal["auto", "torch", "onnx"]
@@ -37,6 +38,8 @@ ENGINES: tuple[Engine, ...] = ("auto", "torch", "onnx")
 Pixels = NDArray[np.uint8]  # (n, 3, size, size)
 BATCH = 8  # inputs per pass on a CPU: larger batches do not fit its caches
 GPU_BATCH = 256
+AHEAD = 400 << 20  # bytes of sources that are taken ahead
+AT_A_TIME = 16  # inputs in all passes of ONNX Runtime: each takes some 25 MB while it is computed
 
 
 def set_threads(threads: int) -> None:
@@ -78,12 +81,34 @@ T = TypeVar("T")
 Job = tuple[Image.Image, Boxes]
 
 
+class _Views(NamedTuple):
+    """An image as the backbone takes it."""
+
+    pixels: Pixels
+    boxes: Boxes  # the distinct ones
+    places: NDArray[np.intp]  # of the regions' boxes among the distinct ones
+
+
 class Extracted(NamedTuple, Generic[T]):
     """The features of some consecutive sources of a stream."""
 
     sources: list[T]
     loaded: list[bool]  # which of them have features
     features: NDArray[np.float16]  # (loaded, regions, dim)
+
+
+def _groups(sources: Iterable[T], most: int, bytes_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yields lists of up to `most` sources, fewer if they take much memory."""
+    group: list[T] = []
+    held = 0
+    for source in sources:
+        group.append(source)
+        held += bytes_of(source)
+        if len(group) == most or held > AHEAD // 4:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 class Extractor:
@@ -132,64 +157,76 @@ class Extractor:
         return np.concatenate([self._nothing(regions), *parts])
 
     def stream(
-        self, sources: Iterable[T], load: Callable[[T], Job | None], regions: int
+        self,
+        sources: Iterable[T],
+        load: Callable[[T], Job | None],
+        regions: int,
+        bytes_of: Callable[[T], int] = lambda source: 0,
     ) -> Iterator[Extracted[T]]:
         """Yields the features of the sources, in their order, a few sources at a time.
 
         `load` turns a source into an image and its boxes, `regions` of them, or returns None to
         leave it out. It runs in the threads that run the backbone, ahead of what is yielded; an
-        exception that it raises ends the stream.
+        exception that it raises ends the stream. `bytes_of` says how much memory a source takes:
+        fewer sources that take much are taken ahead.
         """
         step = 1 if self.mode == "crops" else BATCH
         if self.device.type != "cpu":
             step = max(1, GPU_BATCH // (regions if self.mode == "crops" else 1))
-        run = self._pooled if self.mode == "pooled" else self._cropped
+
+        def prepare(source: T) -> _Views | None:
+            # The picture is freed before another is decoded: it may be much larger than the views.
+            with one_picture():
+                job = load(source)
+                views = None if job is None else self._views(*job)
+                del job
+            return views
 
         def work(group: list[T]) -> Extracted[T]:
-            loaded = [load(source) for source in group]
-            jobs = [job for job in loaded if job is not None]
-            features = run(jobs) if jobs else self._nothing(regions)
-            return Extracted(group, [job is not None for job in loaded], features)
+            prepared = [prepare(source) for source in group]
+            views = [v for v in prepared if v is not None]
+            features = self._features(views) if views else self._nothing(regions)
+            return Extracted(group, [v is not None for v in prepared], features)
 
         workers = cores()
         pool = ThreadPoolExecutor(workers)
-        running: deque[Future[Extracted[T]]] = deque()
+        running: deque[tuple[int, Future[Extracted[T]]]] = deque()
+        ahead = 0
         try:
-            remaining = iter(sources)
-            while group := list(itertools.islice(remaining, step)):
-                running.append(pool.submit(work, group))
-                if len(running) > 2 * workers:
-                    yield running.popleft().result()
+            for group in _groups(sources, step, bytes_of):
+                held = sum(map(bytes_of, group))
+                running.append((held, pool.submit(work, group)))
+                ahead += held
+                while len(running) > 2 * workers or (running and ahead > AHEAD):
+                    held, first = running.popleft()
+                    ahead -= held
+                    yield first.result()
             while running:
-                yield running.popleft().result()
+                yield running.popleft()[1].result()
         finally:
             pool.shutdown(cancel_futures=True)
 
     def _nothing(self, regions: int) -> NDArray[np.float16]:
         return np.empty((0, regions, self.backbone.dim), np.float16)
 
-    def _cropped(self, jobs: Sequence[Job]) -> NDArray[np.float16]:
-        size = self.backbone.size
-        pixels: list[Pixels] = []
-        places: list[NDArray[np.intp]] = []
-        for image, boxes in jobs:
-            distinct, where = np.unique(boxes, axis=0, return_inverse=True)
-            places.append(len(pixels) + where.reshape(-1))
-            pixels += [resized(image, box, size) for box in distinct]
-        features = self._run(np.stack(pixels)).astype(np.float16)
-        return np.stack([features[place] for place in places])
+    def _views(self, image: Image.Image, boxes: Boxes) -> _Views:
+        distinct, where = np.unique(boxes, axis=0, return_inverse=True)
+        inputs = distinct if self.mode == "crops" else np.array([WHOLE])
+        pixels = np.stack([resized(image, box, self.backbone.size) for box in inputs])
+        return _Views(pixels, distinct, where.reshape(-1))
 
-    def _pooled(self, jobs: Sequence[Job]) -> NDArray[np.float16]:
-        size = self.backbone.size
-        whole = (0.0, 0.0, 1.0, 1.0)
-        maps = self._run(np.stack([resized(image, whole, size) for image, _ in jobs]))
-        rows, columns = maps.shape[-2:]
-        out = []
-        for cells, (_, boxes) in zip(maps.reshape(*maps.shape[:2], -1), jobs, strict=True):
-            distinct, where = np.unique(boxes, axis=0, return_inverse=True)
-            pooled = overlaps(distinct, rows, columns) @ cells.T
-            out.append(pooled[where.reshape(-1)].astype(np.float16))
-        return np.stack(out)
+    def _features(self, views: Sequence[_Views]) -> NDArray[np.float16]:
+        out = self._run(np.concatenate([v.pixels for v in views]))
+        if self.mode == "crops":
+            ends = np.cumsum([len(v.pixels) for v in views])[:-1]
+            parts = np.split(out.astype(np.float16), ends)
+            return np.stack([part[v.places] for part, v in zip(parts, views, strict=True)])
+        rows, columns = out.shape[-2:]
+        cells = out.reshape(*out.shape[:2], -1)
+        pooled = [overlaps(v.boxes, rows, columns) @ c.T for c, v in zip(cells, views, strict=True)]
+        return np.stack(
+            [p[v.places].astype(np.float16) for p, v in zip(pooled, views, strict=True)]
+        )
 
 
 class _Network(nn.Module):
@@ -229,9 +266,10 @@ class _TorchRunner:
 
 
 class _OnnxRunner:
-    """One single-threaded session per calling thread, faster than one session of many threads.
+    """Each calling thread runs passes of its own, faster than many threads for one pass.
 
-    Idle sessions are reused, because building one takes longer than a pass.
+    All passes together have `AT_A_TIME` inputs at most, because their memory would otherwise grow
+    with the number of threads. The size of a pass does not change the features.
     """
 
     name = "onnx"
@@ -252,28 +290,23 @@ class _OnnxRunner:
                 dynamo=False,
             )
         network.eval()
-        self.model = file.getvalue()
-        self.idle: list[Any] = []  # sessions that no thread is using
+        import onnxruntime
 
-    def _session(self) -> Any:
-        try:
-            return self.idle.pop()
-        except IndexError:
-            import onnxruntime
-
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = 1
-            options.log_severity_level = 3
-            return onnxruntime.InferenceSession(
-                self.model, options, providers=["CPUExecutionProvider"]
-            )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(
+            file.getvalue(), options, providers=["CPUExecutionProvider"]
+        )
+        self.inputs = Budget(AT_A_TIME)
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float32]:
-        session, out = self._session(), []
-        for start in range(0, len(pixels), BATCH):
-            batch = pixels[start : start + BATCH].astype(np.float32)
-            out.append(session.run(None, {"pixels": batch})[0])
-        self.idle.append(session)
+        size = max(1, min(BATCH, AT_A_TIME // cores()))
+        out = []
+        for start in range(0, len(pixels), size):
+            batch = pixels[start : start + size]
+            with self.inputs.held(len(batch)):
+                out.append(self.session.run(None, {"pixels": batch.astype(np.float32)})[0])
         return np.concatenate(out)
 
 

@@ -48,6 +48,16 @@ def check_bits(bits: int) -> int:
     return bits
 
 
+MOST_UNITS = 65_536  # of a layer: no model here needs a tenth of it
+
+
+def check_units(name: str, units: int, least: int = 1) -> int:
+    """Raises ValueError unless a layer may have this many units."""
+    if not least <= units <= MOST_UNITS:
+        raise ValueError(f"{name} is from {least} to {MOST_UNITS:,}, not {units}")
+    return units
+
+
 class HashMethod(nn.Module, ABC):
     """A hashing method for features of `dim` numbers.
 

@@ -31,7 +31,7 @@ class ITQ(LinearHash):
 
     def __init__(self, dim: int, bits: int, settings: Settings | None = None) -> None:
         super().__init__(dim, bits, settings)
-        self.register_buffer("rotation", torch.eye(bits))
+        self.register_buffer("rotation", torch.zeros(bits, bits))
 
     def fit(
         self,

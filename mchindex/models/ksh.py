@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from mchindex.models.deep import mixed_views
-from mchindex.models.hashing import Checkpoint, HashMethod, sign, squared_pair_loss
+from mchindex.models.hashing import (
+    Checkpoint,
+    HashMethod,
+    check_units,
+    sign,
+    squared_pair_loss,
+)
 from mchindex.models.settings import Settings
 from mchindex.models.views import Views, similar
 from mchindex.progress import Progress, Step, silent
@@ -29,6 +35,9 @@ class KSHSettings(Settings):
     tolerance: float = 1e-2  # the descent stops at a smaller relative change
     ridge: float = 1e-4  # added to the diagonal of KᵀK, relative to its mean
     crop_share: float = 0.0  # share of the labelled samples that are crops
+
+    def __post_init__(self) -> None:
+        check_units("anchors", self.anchors)
 
 
 class KSH(HashMethod):

@@ -15,28 +15,40 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from mchindex.catalogue import find, names
+from mchindex import json_text
+from mchindex.catalogue import CONFIG, LARGEST_CONFIG, find
 from mchindex.errors import ModelError
 from mchindex.files import write_file
 from mchindex.images import BYTES, Source, is_file_object, read_picture
+from mchindex.models import saved
 from mchindex.models.backbones import BACKBONES, Backbone, Wrapped, create_backbone
-from mchindex.models.extract import Engine, Extractor, Job, Mode, choose_device
-from mchindex.models.hashing import HashMethod, Packed, pack
+from mchindex.models.extract import MODES, Engine, Extractor, Job, Mode, choose_device
+from mchindex.models.hashing import HashMethod, Packed, check_bits, pack, sign
 from mchindex.models.methods import METHODS, create_method
 from mchindex.models.policy import Policy
 from mchindex.models.region_codes import Encoded, RegionCodes, check_budget, check_xi
 from mchindex.models.registry import Registry, built_in, not_registered, origin
+from mchindex.models.saved import FORMAT, WEIGHTS, Config
 from mchindex.regions import WHOLE, Layout, in_pixels, read_layout
 
-FORMAT = 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+__all__ = ["CONFIG", "WEIGHTS", "MCHModel", "cut_out", "digest"]
+
 ROWS = 4096  # rows of features per pass
 # In config.json for people and for messages; codes do not depend on them.
 ASIDE = ("about", "plugins", "fingerprint")
+# What building a network from wrong settings raises.
+_UNUSABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass
@@ -58,6 +70,8 @@ class MCHModel:
 
     def __post_init__(self) -> None:
         check_xi(self.xi)
+        if self.mode not in MODES:
+            raise ValueError(f"regions are {' or '.join(MODES)}, not {self.mode!r}")
         self.layout: Layout = read_layout(self.layout_name, self.sigma)
         self._extractor: Extractor | None = None
         for module in (self.backbone, self.method, self.policy):
@@ -128,15 +142,19 @@ class MCHModel:
         return regions.chosen(regions.kept(self.xi))
 
     def codes_of(self, features: Tensor) -> Packed:
-        """The packed codes of (n, dim) features."""
+        """The packed codes of (n, dim) features.
+
+        Raises ModelError if the features or what the method makes of them are not finite.
+        """
         with torch.inference_mode():
-            parts = [pack(self.method.codes(self._float(x))) for x in features.split(ROWS)]
+            parts = [pack(self._states(x)[1]) for x in features.split(ROWS)]
         return np.concatenate(parts) if parts else np.empty((0, self.bits // 8), np.uint8)
 
     def regions_of(self, features: NDArray[np.float16]) -> RegionCodes:
         """The code and the probability of keeping of every region.
 
-        `features` is (n, regions, dim), the whole image first.
+        `features` is (n, regions, dim), the whole image first. Raises ModelError if they, or what
+        the method or the policy makes of them, are not finite.
         """
         n, regions, _ = features.shape
         codes = np.empty((n, regions, self.bits // 8), np.uint8)
@@ -146,8 +164,8 @@ class MCHModel:
             step = max(1, ROWS // regions)
             for start in range(0, n, step):
                 part = slice(start, start + step)
-                x = self._float(torch.from_numpy(features[part]).flatten(0, 1))
-                f, b = (y.unflatten(0, (-1, regions)) for y in self.method.states(x))
+                x = torch.from_numpy(features[part]).flatten(0, 1)
+                f, b = (y.unflatten(0, (-1, regions)) for y in self._states(x))
                 codes[part] = pack(b)
                 if self.policy is None or regions == 1:
                     continue
@@ -156,12 +174,15 @@ class MCHModel:
                     for both in (f, b)
                     for side in (both[:, :1].expand(-1, regions - 1, -1), both[:, 1:])
                 ]
-                probability = self.policy.keep(*whole_and_region)
+                probability = _finite(self.policy.keep(*whole_and_region), "the policy's output")
                 keep[part, 1:] = probability.unflatten(0, (-1, regions - 1)).cpu().numpy()
         return RegionCodes(codes, keep)
 
-    def _float(self, x: Tensor) -> Tensor:
-        return x.to(self.device, torch.float32)
+    def _states(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The input of the method's last layer, and the signs that are the codes."""
+        x = _finite(features, "the backbone's features").to(self.device, torch.float32)
+        f = _finite(self.method.features(x), "the method's features")
+        return f, sign(_finite(self.method.last(f), "the method's output"))
 
     def _all_regions(self, images: Iterable[Source]) -> RegionCodes:
         return self.regions_of(self._features(images, self.layout.array()))
@@ -208,25 +229,39 @@ class MCHModel:
         }
         return config | {"plugins": plugins} if plugins else config
 
+    def _modules(self) -> dict[str, nn.Module]:
+        """The parts of the model that have weights."""
+        parts = {"method": self.method, "policy": self.policy, "backbone": self.backbone}
+        return {part: module for part, module in parts.items() if module is not None}
+
     def _tensors(self, everything: bool = False) -> dict[str, Tensor]:
-        modules: dict[str, nn.Module | None] = {"method": self.method, "policy": self.policy}
-        if everything or not self.pretrained:
-            modules["backbone"] = self.backbone
         return {
             f"{part}.{name}": tensor.detach().cpu().contiguous()
-            for part, module in modules.items()
-            if module is not None
+            for part, module in self._modules().items()
+            if everything or part != "backbone" or not self.pretrained
             for name, tensor in module.state_dict().items()
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes config.json and model.safetensors to a directory, replacing those it has."""
+        """Writes config.json and model.safetensors to a directory, replacing those it has.
+
+        Raises ModelError, and writes nothing, for a model that `load` would refuse.
+        """
         folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        config = self.config() | {"fingerprint": self.fingerprint}
+        try:
+            for part, module in self._modules().items():
+                saved.check_finite(part, module)
+            config = self.config() | {"fingerprint": self.fingerprint}
+            json_text.dumps(config)
+            text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
+            if len(text.encode()) > LARGEST_CONFIG:
+                raise ValueError(f"its {CONFIG} would have more than {LARGEST_CONFIG:,} bytes")
+        except ValueError as error:
+            raise ModelError(f"this model cannot be saved: {error}") from error
         weights = save({name: _half(tensor) for name, tensor in self._tensors().items()})
+        folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / WEIGHTS, weights)
-        write_file(folder / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
+        write_file(folder / CONFIG, text)
 
     @classmethod
     def load(
@@ -246,13 +281,16 @@ class MCHModel:
         whose backbone or method is not registered.
         """
         folder = find(path)
-        config, tensors = _read(folder)
+        facts, tensors = saved.read_folder(folder)
         where = choose_device(device)
         try:
+            config = Config.read(facts)
             model = cls._from_config(config, tensors, where, engine, backbone)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise ModelError(f"{folder} does not hold a usable model: {error}") from error
-        if model.fingerprint != config.get("fingerprint"):
+        except _UNUSABLE as error:
+            reason = str(error)
+            short = reason if len(reason) <= 500 else reason[:500] + "…"
+            raise ModelError(f"{folder} does not hold a usable model: {short}") from error
+        if model.fingerprint != config.fingerprint:
             raise ModelError(
                 f"{folder} is damaged: its weights or settings differ from those that were saved"
             )
@@ -265,7 +303,7 @@ class MCHModel:
     @classmethod
     def _from_config(
         cls,
-        config: Mapping[str, Any],
+        config: Config,
         tensors: Mapping[str, Tensor],
         device: torch.device,
         engine: Engine,
@@ -275,35 +313,37 @@ class MCHModel:
             start = name + "."
             return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
 
-        body, pretrained = config["backbone"], bool(config["backbone"]["pretrained"])
-        plugins = config.get("plugins", {})
         if backbone is None:
-            if body["name"] == Wrapped.name:
+            if config.backbone == Wrapped.name:
                 raise ValueError("it was saved with a Wrapped backbone: pass it, load(backbone=…)")
-            _check_known(BACKBONES, body["name"], plugins)
-            weights = "pretrained" if pretrained else None
-            backbone = create_backbone(body["name"], body["size"], weights)
-        if not pretrained:
-            backbone.load_state_dict(part("backbone"))
-        _check_known(METHODS, config["method"], plugins)
-        method = create_method(config["method"], backbone.dim, config["bits"], config["settings"])
-        method.load_state_dict(part("method"))
+            _check_known(BACKBONES, config.backbone, config.plugins)
+            weights = "pretrained" if config.pretrained else None
+            backbone = create_backbone(config.backbone, config.size, weights)
+        if not config.pretrained:
+            saved.load("backbone", backbone, part("backbone"))
+        _check_known(METHODS, config.method, config.plugins)
+        dim, bits = backbone.dim, check_bits(config.bits)
+        method = saved.build(
+            "method",
+            lambda: create_method(config.method, dim, bits, config.settings),
+            part("method"),
+        )
         policy = None
-        if config["policy"] is not None:
-            policy = Policy(method.feature_dim, method.bits, config["policy"]["width"])
-            policy.load_state_dict(part("policy"))
+        if config.policy_width is not None:
+            features, width = method.feature_dim, config.policy_width
+            policy = saved.build("policy", lambda: Policy(features, bits, width), part("policy"))
         return cls(
             backbone,
             method,
             policy,
-            config["sigma"],
-            config["xi"],
-            config["regions"],
+            config.sigma,
+            config.xi,
+            config.mode,
             device,
             engine,
-            dict(config.get("about", {})),
-            pretrained,
-            config.get("layout", "corners"),
+            config.about,
+            config.pretrained,
+            config.layout,
         )
 
 
@@ -339,26 +379,20 @@ def digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()[:32]
 
 
+def _finite(x: Tensor, what: str) -> Tensor:
+    """The same tensor. Raises ModelError if it is not finite: its signs would mean nothing."""
+    good = x.isfinite().flatten(1).all(1) if x.ndim > 1 else x.isfinite()
+    if not bool(good.all()):
+        raise ModelError(
+            f"{what} for {int((~good).sum())} of {len(x)} regions have values that are not finite "
+            "numbers, so that no code can be computed: the model is unsuitable for these images"
+        )
+    return x
+
+
 def _half(tensor: Tensor) -> Tensor:
     """The tensor in half precision if that loses nothing, otherwise as it is."""
     if tensor.dtype != torch.float32:
         return tensor
     half = tensor.half()
     return half if torch.equal(half.float(), tensor) else tensor
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not (folder / CONFIG).is_file():
-        known = ", ".join(names())
-        raise ModelError(f"{folder} is not a model: it has no {CONFIG} (models by name: {known})")
-    try:
-        config = json.loads((folder / CONFIG).read_text("utf-8"))
-        version = config["format"]
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{folder / CONFIG} is damaged: {error}") from error
-    if not isinstance(version, int) or version > FORMAT:
-        raise ModelError(f"{folder} was written by a newer mchindex (format {version})")
-    try:
-        return config, load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{folder / WEIGHTS} cannot be read: {error}") from error

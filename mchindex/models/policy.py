@@ -12,6 +12,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from mchindex.models.hashing import check_units
+
 DISCARD, KEEP = 0, 1
 LAYERS = 5
 
@@ -24,7 +26,7 @@ class Policy(nn.Module):
 
     def __init__(self, features: int, bits: int, width: int = 256, dropout: float = 0.5) -> None:
         super().__init__()
-        self.width = width
+        self.width = check_units("width", width)
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("std", torch.ones(features))
         layers: list[nn.Module] = []

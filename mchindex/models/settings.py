@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 
@@ -38,19 +41,38 @@ def read_setting(name: str, value: Any, kind: Any) -> Any:
     """Converts text to a field's type. Raises ValueError for what the type does not allow."""
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise ValueError(f"{name}={value}: expected one of {', '.join(get_args(kind))}")
+            expected = ", ".join(map(str, get_args(kind)))
+            raise ValueError(f"{name}={value}: expected one of {expected}")
         return value
-    if not isinstance(value, str) or kind is str:
+    kinds = get_args(kind) or (kind,)
+    plain = next((k for k in kinds if k is not type(None)), kind)
+    if plain not in _ALLOWED:
         return value
-    try:
-        if kind is bool:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
-                value.lower()
-            ]
-        if value.lower() == "none" and type(None) in getattr(kind, "__args__", ()):
+    if value is None and type(None) in kinds:
+        return None
+    if isinstance(value, str) and plain is not str:
+        value = _from_text(value, plain, optional=type(None) in kinds)
+        if value is None:
             return None
-        plain = next((t for t in getattr(kind, "__args__", (kind,)) if t is not type(None)), kind)
-        return plain(value)
-    except (KeyError, ValueError, TypeError):
+    allowed = isinstance(value, _ALLOWED[plain]) and (plain is bool or not isinstance(value, bool))
+    if allowed and plain is float and not math.isfinite(value):
+        raise ValueError(f"{name}={value}: expected a finite number")
+    if not allowed:
         expected = getattr(kind, "__name__", str(kind))
-        raise ValueError(f"{name}={value}: expected a value of type {expected}") from None
+        shown = value[:60] if isinstance(value, str) else reprlib.repr(value)
+        raise ValueError(f"{name}={shown}: expected a value of type {expected}")
+    return value
+
+
+_ALLOWED: dict[Any, type] = {int: Integral, float: Real, bool: bool, str: str}
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _from_text(text: str, kind: Any, optional: bool) -> Any:
+    """The value that text stands for; the text itself if it stands for none."""
+    if optional and text.lower() == "none":
+        return None
+    try:
+        return _BOOLEANS[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError):
+        return text

@@ -6,20 +6,34 @@
     {"year": {">=": 2020, "<": 2024}}    # all of several comparisons
     {"camera.model": "X100"}             # a key inside an object, or a key that contains a dot
 
-Numbers are compared with numbers and text with text.
+Numbers are compared with numbers and text with text. A record whose metadata are not JSON matches
+no condition.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from mchindex import json_text
+
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 Sql = tuple[str, list[Any]]  # an expression and the values of its parameters
+
+# SQLite's JSON functions end a text at its first null character. So both sides are compared with
+# U+0001 U+0001 for each null character and U+0001 U+0002 for each U+0001, which keeps their order
+# and keeps different texts different. An escaped backslash is rewritten first: the JSON text
+# "\\u0000" has no null character.
+_REWRITTEN = (
+    "replace(replace(replace(metadata, '\\\\', '\\u005c'), "
+    "'\\u0001', '\\u0001\\u0002'), '\\u0000', '\\u0001\\u0001')"
+)
+_METADATA = (
+    f"CASE WHEN instr(metadata, '\\u000') THEN {_REWRITTEN} ELSE coalesce(metadata, '{{}}') END"
+)
 
 
 def where(conditions: Mapping[str, Any]) -> Sql:
@@ -28,13 +42,18 @@ def where(conditions: Mapping[str, Any]) -> Sql:
     for name, wanted in conditions.items():
         if not isinstance(name, str):
             raise ValueError(f"the keys of a filter must be text, not {type(name).__name__}")
+        _check_unicode(name, name)
         comparisons = wanted if isinstance(wanted, Mapping) else {"=": wanted}
         if not comparisons:
             raise ValueError(
                 f"the filter for {name!r} has no comparison: use {', '.join(OPERATORS)}"
             )
         parts += [_comparison(name, str(op), operand) for op, operand in comparisons.items()]
-    return _joined(" AND ", parts) if parts else ("1", [])
+    if not parts:
+        return "1", []
+    text, values = _joined(" AND ", parts)
+    # CASE, because SQLite may evaluate the operands of AND in any order.
+    return f"CASE WHEN json_valid(coalesce(metadata, '{{}}')) THEN {text} ELSE 0 END", values
 
 
 def _comparison(name: str, operator: str, operand: Any) -> Sql:
@@ -52,7 +71,7 @@ def _comparison(name: str, operator: str, operand: Any) -> Sql:
 
 
 def _equal(name: str, operands: list[Any]) -> Sql:
-    wanted = json.dumps([o for o in operands if o is not None])
+    wanted = json_text.dumps([o for o in operands if o is not None])
     equal = _some_value(name, "{v}.atom IN (SELECT value FROM json_each(?))", [wanted])
     if None not in operands:
         return equal
@@ -90,13 +109,14 @@ def _some_value(name: str, test: str, values: list[Any]) -> Sql:
 
 def _exists(name: str, test: str, values: list[Any]) -> Sql:
     """Whether a value under `name`, read as a key or as a dotted path, passes the test."""
+    name = _without_nulls(name)
     paths = [[name]] + ([name.split(".")] if "." in name else [])
     return _joined(" OR ", [_exists_at(path, test, values) for path in paths])
 
 
 def _exists_at(path: list[str], test: str, values: list[Any]) -> Sql:
     tables, keys = [], []
-    source = "coalesce(metadata, '{}')"
+    source = _METADATA
     for depth in range(len(path)):
         tables.append(f"json_each({source}) AS m{depth}")
         keys.append(f"m{depth}.key = ?")
@@ -114,13 +134,33 @@ def _joined(word: str, parts: Iterable[Sql]) -> Sql:
 
 
 def _scalar(name: str, value: Any) -> Any:
+    """An operand as a plain value, with text as it is compared."""
     if isinstance(value, np.generic):
         value = value.item()
-    if value is not None and not isinstance(value, (str, int, float)):
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        _check_unicode(name, value)
+        return _without_nulls(value)
+    if isinstance(value, int):
+        return int(value)
+    if not isinstance(value, float):
         raise ValueError(
             f"the filter for {name!r} must compare with text, a number, True, False or None, not "
             f"with {type(value).__name__}"
         )
-    if isinstance(value, float) and not math.isfinite(value):
+    if not math.isfinite(value):
         raise ValueError(f"the filter for {name!r} must compare with a finite number, not {value}")
-    return value
+    return float(value)
+
+
+def _check_unicode(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the filter for {name!r} has text that is not valid Unicode") from None
+
+
+def _without_nulls(text: str) -> str:
+    """The text in the form that `_METADATA` gives to text."""
+    return str.__str__(text).replace("\x01", "\x01\x02").replace("\0", "\x01\x01")

@@ -5,7 +5,6 @@ The codes have a checksum of their own, so that they can be read without the res
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -14,9 +13,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from mchindex import json_text
 from mchindex.errors import StoreDamagedError
 
 Id: TypeAlias = str | int
+LAST_REGION = 255  # the largest number of a region that a table can hold
 COLUMNS = "key, id, path, size, time, hash, width, height, metadata, codes, crc"
 
 
@@ -57,9 +58,12 @@ def pack_codes(key: int, entries: bytes) -> bytes:
 
 
 def unpack_codes(
-    keys: Sequence[int], blobs: Sequence[bytes], bits: int
+    keys: Sequence[int], blobs: Sequence[bytes], bits: int, *, any_region: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The image key of each entry, and the entries. Raises StoreDamagedError if any is damaged."""
+    """The image key of each entry, and the entries. Raises StoreDamagedError if any is damaged.
+
+    That includes a region that no table can hold, unless `any_region` is true.
+    """
     kind = code_type(bits)
     images = np.array(keys, np.int64)
     intact = [is_intact(key, blob) for key, blob in zip(keys, blobs, strict=True)]
@@ -68,9 +72,19 @@ def unpack_codes(
         raise StoreDamagedError(f"the codes of image number {damaged} are damaged")
     counts, rest = np.divmod(np.fromiter(map(len, blobs), np.int64, len(blobs)) - 4, kind.itemsize)
     if rest.any():
-        raise StoreDamagedError(f"the codes of image number {images[rest.argmax()]} are damaged")
+        raise StoreDamagedError(
+            f"the codes of image number {images[rest.argmax()]} do not have {bits} bits each"
+        )
     entries = np.frombuffer(b"".join([b[:-4] for b in blobs]), kind)
-    return np.repeat(images, counts), entries
+    owners, regions = np.repeat(images, counts), entries["region"]
+    wrong = (regions < 0) | (regions > LAST_REGION)
+    if not any_region and wrong.any():
+        at = wrong.argmax()
+        raise StoreDamagedError(
+            f"the codes of image number {owners[at]} cannot be searched: region {regions[at]} is "
+            f"not from 0 to {LAST_REGION}"
+        )
+    return owners, entries
 
 
 def is_intact(key: int, blob: Any) -> bool:
@@ -99,12 +113,43 @@ def read_row(values: tuple[Any, ...]) -> Row:
 
 def row_values(row: Row, key: int) -> tuple[Any, ...]:
     """The values of `COLUMNS`."""
-    id_, codes, path, *others, _ = row
+    id_, codes, path, *others = row[:-1]
+    if not _PLAIN.issuperset(map(type, row)):
+        id_, codes, path, *others = map(_plain, row[:-1])
     if path is not None and path == id_:
         path = ""
     return (key, id_, path, *others, pack_codes(key, codes), row_crc(key, id_, path, *others))
 
 
+_PLAIN = {str, int, bytes, type(None)}
+
+
+def _plain(value: Any) -> Any:
+    """A value of a subclass, such as a member of a StrEnum, as SQLite will give it back."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, bytes):
+        return bytes(value)
+    if value is None:
+        return None
+    raise TypeError(f"a record cannot hold {type(value).__name__}")
+
+
 def row_metadata(row: Row) -> dict[str, Any]:
-    """The metadata of an image; none are an empty mapping."""
-    return json.loads(row.metadata) if row.metadata else {}
+    """The metadata of an image; none are an empty mapping.
+
+    Raises StoreDamagedError for metadata that are not JSON, or nested too deeply.
+    """
+    try:
+        metadata = json_text.loads(row.metadata) if row.metadata else {}
+        if isinstance(metadata, dict):
+            return metadata
+        reason = "they are not a mapping"
+    except ValueError as error:
+        reason = str(error)
+    raise StoreDamagedError(
+        f"the metadata of image {row.id!r} cannot be read ({reason}): replace them or remove the "
+        "image"
+    )

@@ -16,9 +16,11 @@ from zlib import crc32
 
 from mchindex.errors import NotAnIndexError, StoreBusyError, StoreDamagedError, StoreError
 from mchindex.files import sync_folder
+from mchindex.storage import connection
 
 FORMAT = 1
 FILE = "index.sqlite"
+PAGE = 4096  # bytes, SQLite's default
 CHECKPOINT = 8192  # pages in the write-ahead log at which SQLite moves them to the file
 
 _SCHEMA = """
@@ -66,9 +68,15 @@ def named_errors(where: str) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreBusyError(f"{where}: another process is writing to it") from error
+        if code == sqlite3.SQLITE_READONLY:
+            raise StoreError(f"{where} is read-only: {error}") from error
+        if connection.is_full(error):
+            raise StoreError(f"{where}: the disk is full: free some space") from error
         if code in _OUTSIDE:
             raise StoreError(f"{where}: {error}") from error
         raise StoreDamagedError(f"{where} is damaged: {error}") from error
+    except OverflowError as error:
+        raise ValueError(f"{where} cannot hold numbers of more than 64 bits") from error
     except UnicodeDecodeError as error:  # an error message that quotes a damaged schema
         raise StoreDamagedError(f"{where} is damaged: {error}") from error
 
@@ -76,22 +84,8 @@ def named_errors(where: str) -> Iterator[None]:
 # The disk or the system is at fault, not the file's content.
 _OUTSIDE = {
     sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM,
 }  # fmt: skip
-
-
-def connect(where: str) -> sqlite3.Connection:
-    """A connection with a write-ahead log, whose commits are on disk when they return."""
-    db = sqlite3.connect(where, timeout=10, isolation_level=None, check_same_thread=False)
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA cache_size = -65536")  # KiB
-        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
-    except BaseException:
-        db.close()
-        raise
-    return db
 
 
 def make_file(folder: Path) -> None:
@@ -100,12 +94,15 @@ def make_file(folder: Path) -> None:
         raise NotAnIndexError(f"{folder} is a file: an index is a folder")
     folder.mkdir(parents=True, exist_ok=True)
     # If the file was deleted, no new one is created: the other files belong to the old one.
-    if any(not f.name.startswith(_NEW) for f in folder.iterdir()) and not (folder / FILE).exists():
+    if any(not f.name.startswith(_NEW) for f in folder.iterdir()) and not (folder / FILE).is_file():
         raise NotAnIndexError(f"{folder} holds other files and no index: choose a new folder")
     with tempfile.TemporaryDirectory(prefix=_NEW, dir=folder) as parent:
         new = Path(parent) / FILE
-        with named_errors(str(folder)), contextlib.closing(connect(str(new))) as db:
+        with named_errors(str(folder)), contextlib.closing(connection.create(new)) as db:
             create(db)
+            # Closing would do this too, but would not say that it failed, and only the file is
+            # linked, not its log.
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         try:
             os.link(new, folder / FILE)
         except FileExistsError:

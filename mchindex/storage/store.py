@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex.errors import NotAnIndexError, StoreDamagedError, StoreError, StoreVersionError
-from mchindex.storage import filters, schema
+from mchindex.storage import connection, filters, schema
+from mchindex.storage.connection import Connection
+from mchindex.storage.folder import Folder
 from mchindex.storage.lock import WriterLock
 from mchindex.storage.records import (
     COLUMNS,
@@ -34,10 +35,17 @@ from mchindex.storage.records import (
     row_values,
     unpack_codes,
 )
-from mchindex.storage.schema import FILE, FORMAT, State, named_errors
+from mchindex.storage.schema import FILE, FORMAT, PAGE, State, named_errors
 
 GONE_KEPT = 100_000  # removals by which a reader may lag before it must read everything again
 CHUNK = 50_000  # rows read at a time
+RESERVE = 4 << 20  # bytes of the disk that adding leaves free, so that images can be removed
+
+_PLENTY = 1 << 62  # bytes: the system does not say how much room there is
+_UNWRITABLE = {  # SQLite cannot create or change what it needs beside the file
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +81,27 @@ class Store:
 
     def __init__(self, folder: Path | None) -> None:
         """Opens the store in `folder`, or creates it; None creates one in memory."""
-        self.folder = folder
         self.name = "the index in memory" if folder is None else str(folder)
-        self._lock = threading.RLock()
-        self._writer = WriterLock(folder, self.name)
+        # Absolute, because the process may change its current folder.
+        self.folder = None if folder is None else Path(os.path.abspath(folder))
+        self._place: Folder | None = None  # the folder itself, wherever it is moved
         self._reads = 0  # depth of `one_state`
         self._written = 0  # commits by this object
+        self._checkpoint = -1  # pages in the log at which it is moved to the file
         self._process = os.getpid()
-        self._open: list[sqlite3.Connection] = []
+        self._read: Connection | None = None
+        self._write: Connection | None = None
+        self._still: tuple[object, ...] | None = None  # the files as opened, if only to be read
         try:
-            if folder is not None and not self.exists(folder):
-                schema.make_file(folder)
-            with named_errors(self.name):
-                self._read = self._connect()
-                self._write = self._read if folder is None else self._connect()
-                if folder is None:
-                    schema.create(self._read)
-                version = schema.version(self._read)
+            if self.folder is None:
+                self._read = self._write = Connection(connection.in_memory(), self.name)
+                with self._read.use() as db:
+                    schema.create(db)
+            else:
+                self._open(self.folder)
+            self._writer = WriterLock(self._place, self.name)
+            with self.reading() as db:
+                version = schema.version(db)
             if version > FORMAT:
                 raise StoreVersionError(
                     f"{self.name} was written by a newer mchindex (format {version}): "
@@ -110,7 +122,7 @@ class Store:
     @staticmethod
     def exists(folder: str | os.PathLike[str]) -> bool:
         """Whether a folder holds an index."""
-        return os.path.exists(os.path.join(folder, FILE))
+        return os.path.isfile(os.path.join(folder, FILE))
 
     @classmethod
     def existing(cls, folder: str | os.PathLike[str]) -> Store:
@@ -119,23 +131,106 @@ class Store:
             raise NotAnIndexError(f"{os.fspath(folder)} is not an index")
         return cls(Path(folder))
 
-    def _connect(self) -> sqlite3.Connection:
-        db = schema.connect(":memory:" if self.folder is None else str(self.folder / FILE))
-        self._open.append(db)
-        return db
+    def _open(self, folder: Path) -> None:
+        """Opens the files, only to be read if they cannot be written."""
+        if not self.exists(folder):
+            schema.make_file(folder)
+        self._place = Folder(folder)
+        self._file = self._place.stat(FILE)
+        with named_errors(self.name):
+            try:
+                write, read = self._live_connections(folder)
+                self._write = Connection(write, self.name)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in _UNWRITABLE:
+                    raise
+                self._still = self._signature()
+                read = connection.to_read_still(folder / FILE)
+            self._read = Connection(read, self.name)
+
+    @staticmethod
+    def _live_connections(folder: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """Connections to write and to read."""
+        write = connection.to_write(folder / FILE)
+        try:
+            return write, connection.to_read(folder / FILE)
+        except BaseException:
+            write.close()
+            raise
+
+    def _signature(self) -> tuple[object, ...]:
+        """What changes if another process writes to the files of a store that is only read."""
+        assert self._place is not None
+        seen: list[object] = []
+        for name in (FILE, f"{FILE}-wal"):
+            try:
+                facts = self._place.stat(name)
+            except OSError:
+                continue
+            if facts.st_size:
+                seen += [facts.st_ino, facts.st_size, facts.st_mtime_ns]
+        return tuple(seen)
+
+    def _try_to_write(self) -> bool:
+        """Opens the files again, if they could only be read and can be written by now."""
+        if self._still is None:
+            return True
+        assert self.folder is not None
+        assert self._read is not None
+        if not self.is_in_place():
+            return False
+        try:
+            write, read = self._live_connections(self.folder)
+        except sqlite3.OperationalError:
+            return False
+        if not self._read.replace(read):
+            write.close()
+            return False
+        self._write, self._still = Connection(write, self.name), None
+        self._written += 1  # the new connections see another state
+        return True
 
     def close(self) -> None:
-        with self._lock:
-            # After a fork, the connections belong to the parent process and stay open.
-            if self._process == os.getpid():
-                for db in self._open:
-                    db.close()
-                self._open.clear()
+        """Waits for what other threads are doing with the store; afterwards they get ValueError."""
+        # After a fork, the connections belong to the parent process and stay open, and a thread
+        # of the parent may have held any lock.
+        if self.forked:
+            return
+        several = [db for db in (self._read, self._write) if db is not None]
+        if self.folder is not None and not self.is_in_place():
+            # When the last connection that can write is closed, SQLite deletes the log by its path,
+            # which may be that of another index by now. The connection that only reads does not.
+            several.reverse()
+        for db in several:
+            db.close()
+        if self._place is not None:
+            self._place.close()
+
+    def is_in_place(self) -> bool:
+        """Whether the path of the store still leads to the files that are open."""
+        return self._place is not None and self._place.is_in_place() and self._is_whole()
+
+    def _is_whole(self) -> bool:
+        """Whether the folder, wherever it is now, still holds the file that is open."""
+        assert self._place is not None
+        try:
+            return os.path.samestat(self._place.stat(FILE), self._file)
+        except (OSError, ValueError):
+            return False
 
     def check_open(self) -> None:
-        if not self._open:
+        self._check_process()
+        if self._read is None or self._read.closed:
             raise ValueError(f"{self.name} is closed")
-        if self._process != os.getpid():
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a copy of the one that opened the store."""
+        return self._process != os.getpid()
+
+    def _check_process(self) -> None:
+        # Before any lock is taken: a thread that the fork left behind may have held it.
+        if self.forked:
             raise StoreError(f"{self.name} was opened before this process forked: open it again")
 
     def check_schema(self) -> None:
@@ -147,17 +242,39 @@ class Store:
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A connection to read with, for one thread at a time."""
-        with self._lock, named_errors(self.name):
-            self.check_open()
-            yield self._read
+        self._check_process()
+        assert self._read is not None
+        with self._read.use() as db, named_errors(self.name):
+            yield db
 
     # Writing.
 
     @contextlib.contextmanager
-    def writer(self, wait: float = 0.0) -> Iterator[None]:
-        """Makes this the only writer. Waits up to `wait` seconds for another one to finish."""
+    def writer(self, wait: float = 0.0, spare: str | None = None) -> Iterator[None]:
+        """Makes this the only writer. Waits up to `wait` seconds for another one to finish.
+
+        Files whose names start with `spare` are deleted if the disk is too full to write at all.
+        """
         self.check_open()
         with self._writer.hold(wait):
+            self.check_open()
+            if self._place is not None and not self._is_whole():
+                self.check_open()
+                raise StoreError(
+                    f"{self.name} has been deleted or replaced since it was opened: open it again"
+                )
+            if not self._try_to_write():
+                if self.room() >= 0:
+                    raise StoreError(f"{self.name} is read-only: its folder cannot be written to")
+                if not (spare and self.delete_files(spare) and self._try_to_write()):
+                    raise StoreError(f"{self.name}: the disk is full: free some space")
+            yield
+
+    @contextlib.contextmanager
+    def without_writers(self, wait: float = 0.0) -> Iterator[None]:
+        """Keeps other processes from writing, if the lock file can be opened."""
+        self.check_open()
+        with self._writer.keep_out(wait):
             yield
 
     @contextlib.contextmanager
@@ -165,13 +282,12 @@ class Store:
         """All or nothing, and on disk when it ends. Only within `writer`."""
         if not self._writer.held:
             raise RuntimeError("a transaction needs the writer's lock")
-        with (
-            self._lock if self.folder is None else contextlib.nullcontext(),
-            named_errors(self.name),
-        ):
-            db = self._write
-            db.execute("BEGIN IMMEDIATE")
+        self._check_process()
+        assert self._write is not None
+        with self._write.use() as db, named_errors(self.name):
+            self._bound_log(db)
             try:
+                db.execute("BEGIN IMMEDIATE")
                 yield db
                 db.execute("COMMIT")
                 self._written += 1
@@ -180,11 +296,66 @@ class Store:
                     db.execute("ROLLBACK")
                 raise
 
+    def has_file(self, name: str) -> bool:
+        return self._place is not None and name in self._place.names()
+
+    def delete_files(self, prefix: str, keep: str | None = None) -> bool:
+        """Deletes files of the folder whose names start with `prefix`; returns whether there were
+        any."""
+        deleted = False
+        if self._place is not None:
+            for name in self._place.names():
+                if name.startswith(prefix) and name != keep:
+                    with contextlib.suppress(OSError):
+                        self._place.delete(name)
+                        deleted = True
+        return deleted
+
+    # Room on the disk.
+
+    def room(self) -> int:
+        """The bytes that may still be written to the disk, beyond the reserve for removals."""
+        free = None if self._place is None else self._place.free()
+        return _PLENTY if free is None else free - RESERVE
+
+    def _bound_log(self, db: sqlite3.Connection) -> None:
+        """Keeps the log small where the disk is: moving it to the file needs as much room again."""
+        if self._place is not None:
+            pages = min(schema.CHECKPOINT, max(1, self.room() // (8 * PAGE)))
+            if pages != self._checkpoint:
+                db.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+                db.execute(f"PRAGMA journal_size_limit = {pages * PAGE}")
+                self._checkpoint = pages
+
+    def empty_log(self) -> None:
+        """Moves what is in the log to the file, and frees the room that the log takes."""
+        if self._place is not None:
+            assert self._write is not None
+            with self._write.use() as db, named_errors(self.name):
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def check_room(self, rows: Sequence[Row]) -> None:
+        """Raises StoreError if images would use up the room that removing images needs."""
+        size = 2 * sum(map(_size, rows))  # pages are not full
+        if self.room() >= 2 * size:  # in the log and in the file
+            return
+        self.empty_log()
+        with self.reading() as db:
+            unused = PAGE * int(db.execute("PRAGMA freelist_count").fetchone()[0])
+        # The log takes its room only for a while, so it may use half of the reserve.
+        room = self.room() - max(0, size - unused)
+        if room < 0 or room + RESERVE // 2 < size:
+            raise StoreError(
+                f"{self.name}: the disk is full: {(self.room() + RESERVE) / 1e6:.1f} MB are free, "
+                "which is too little to add these images: remove images or free some space"
+            )
+
     def insert(self, rows: Sequence[Row]) -> Inserted:
         """Stores images, replacing those whose id is already stored.
 
         If several rows have the same id, the last one is stored.
         """
+        self.check_room(rows)
         with self.transaction() as db:
             state = self._state(db)
             try:
@@ -340,6 +511,7 @@ class Store:
     def each(self) -> Iterator[Row]:
         """All images, oldest first."""
         last = count = total = 0
+        self.version()  # before the read: a store that was only read may have to be opened again
         with self.one_state(), self.reading() as db:
             version, state = self.version(), self._state(db)
         while True:
@@ -359,8 +531,13 @@ class Store:
         """The keys of the images whose metadata meets all conditions (see `filters`)."""
         text, values = filters.where(conditions)
         with self.reading() as db:
-            query = f"SELECT key FROM images WHERE {text}"
-            return np.array([key for (key,) in db.execute(query, values)], np.int64)
+            try:
+                keys = db.execute(f"SELECT key FROM images WHERE {text}", values).fetchall()
+            except sqlite3.OperationalError:  # metadata that are not JSON count as none
+                readable = "CASE WHEN json_valid(metadata) THEN metadata END AS metadata"
+                query = f"SELECT key FROM (SELECT key, {readable} FROM images) WHERE {text}"
+                keys = db.execute(query, values).fetchall()
+            return np.array([key for (key,) in keys], np.int64)
 
     def ids(self, keys: Sequence[int]) -> list[Id]:
         """The ids of images, in the order of their keys."""
@@ -371,19 +548,17 @@ class Store:
     @contextlib.contextmanager
     def one_state(self) -> Iterator[None]:
         """Makes all reads within it see the store as of one moment, whatever others write."""
-        with self._lock:
+        with self.reading() as db:
             if self._reads == 0:
-                with self.reading() as db:
-                    db.execute("BEGIN")
-                    db.execute("PRAGMA user_version").fetchone()  # the first read sets the moment
+                db.execute("BEGIN")
+                db.execute("PRAGMA user_version").fetchone()  # the first read sets the moment
             self._reads += 1
             try:
                 yield
             finally:
                 self._reads -= 1
-                if self._reads == 0 and self._read.in_transaction:
-                    with named_errors(self.name):
-                        self._read.execute("ROLLBACK")  # COMMIT fails if the file is damaged
+                if self._reads == 0 and db.in_transaction:
+                    db.execute("ROLLBACK")  # COMMIT fails if the file is damaged
 
     def removed(self, since: int) -> NDArray[np.int64]:
         """The keys of the images removed after the first `since` removals."""
@@ -393,6 +568,10 @@ class Store:
 
     def version(self) -> tuple[int, int]:
         """A value that changes with every commit, of this process or another."""
+        if self._still is not None and self._still != self._signature():
+            self.check_open()
+            if not self._try_to_write():
+                raise StoreError(f"{self.name} has changed since it was opened: open it again")
         with self.reading() as db:
             return db.execute("PRAGMA data_version").fetchone()[0], self._written
 
@@ -416,7 +595,9 @@ class Store:
                 query = "SELECT key, codes FROM images WHERE key > ? ORDER BY key"
                 cursor = db.execute(query, (start,))
                 while rows := cursor.fetchmany(CHUNK):
-                    yield unpack_codes([key for key, _ in rows], [c for _, c in rows], bits)
+                    yield unpack_codes(
+                        [key for key, _ in rows], [c for _, c in rows], bits, any_region=True
+                    )
                     keys += sum(key for key, _ in rows)
                 if keys != state.keys:
                     raise self._images_missing()
@@ -434,13 +615,14 @@ class Store:
     def copy_to(self, file: Path) -> None:
         """Writes the store, as of one moment, to a new file. Others may write meanwhile."""
         with contextlib.ExitStack() as stack:
-            if self.folder is None:
+            if self.folder is None or self._still is not None or not self.is_in_place():
                 source = stack.enter_context(self.reading())
             else:  # a connection of its own, so that readers in this process need not wait
                 self.check_open()
-                source = schema.connect(str(self.folder / FILE))
+                with named_errors(self.name):
+                    source = connection.to_read(self.folder / FILE)
                 stack.callback(source.close)
-            with named_errors(self.name), contextlib.closing(schema.connect(str(file))) as copy:
+            with named_errors(self.name), contextlib.closing(connection.create(file)) as copy:
                 source.backup(copy)
 
     def problems(self) -> list[str]:
@@ -458,11 +640,14 @@ class Store:
                     for what in ("page_count", "page_size")
                 )
             return int(pages * size)
-        total = 0
-        for file in self.folder.rglob("*"):
-            with contextlib.suppress(OSError):  # a snapshot or a log may be deleted at any time
-                total += file.stat().st_size if file.is_file() else 0
-        return total
+        assert self._place is not None
+        return self._place.size()
+
+
+def _size(row: Row) -> int:
+    """The bytes that a row takes in the file, roughly. The id is in the index of ids, too."""
+    texts = (row.id, row.id, row.path, row.metadata)
+    return 64 + len(row.codes) + sum(len(t) for t in texts if isinstance(t, str))
 
 
 def _check_gone(seq: int, key: int, id: Id, crc: int) -> int:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from mchindex.models.deep import rise_and_fall
-from mchindex.models.hashing import Checkpoint, HashMethod, distances
+from mchindex.models.deep import check_loss, rise_and_fall
+from mchindex.models.hashing import Checkpoint, HashMethod, check_units, distances
 from mchindex.models.policy import KEEP, Policy
 from mchindex.models.seeds import seeded
 from mchindex.models.settings import Settings
@@ -60,6 +60,7 @@ class AgentSettings(Settings):
             if getattr(self, name) < least:
                 given = getattr(self, name)
                 raise ValueError(f"the agent's {name} is at least {least}, not {given}")
+        check_units("the agent's width", self.width)
         if self.worth is not None and not 0 < self.worth < 1:
             raise ValueError(f"the agent's worth is a share between 0 and 1, not {self.worth}")
 
@@ -254,6 +255,7 @@ def train_agent(
                 crop = torch.randint(reward.shape[1], (settings.batch,), device=device)
                 probabilities = policy(_state(policy, experience, rows, crop))
                 loss = policy_loss(probabilities, reward[rows, crop], settings.estimator)
+                check_loss(float(loss.detach()), "agent")
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()
                 optimiser.step()

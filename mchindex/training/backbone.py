@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from mchindex.models.deep import batches, check_schedule, rise_and_fall
+from mchindex.models.deep import batches, check_loss, check_schedule, rise_and_fall
 from mchindex.models.hashing import Checkpoint
 from mchindex.models.seeds import seeded
 from mchindex.models.settings import Settings
@@ -72,11 +72,11 @@ def train_backbone(
                 with mixed_precision(device):
                     logits = head(backbone(pixels.to(device))).float()
                 loss = F.binary_cross_entropy_with_logits(logits, labels[rows.to(device)])
+                total += check_loss(float(loss.detach()), "backbone")
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()
                 optimiser.step()
                 schedule.step()
-                total += float(loss.detach())
             if checkpoint:
                 checkpoint.save(
                     {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mchindex.files import replacing
+from mchindex.files import open_file, replacing
 
 EVERY = 20.0  # seconds between two saves of a stage that is under way
 
@@ -27,7 +27,8 @@ class CheckpointFile:
         if self._path is None or not self._path.exists():
             return None
         try:
-            state: dict[str, Any] = torch.load(self._path, map_location="cpu", weights_only=True)
+            with open_file(self._path) as stream:
+                state: dict[str, Any] = torch.load(stream, map_location="cpu", weights_only=True)
         except Exception:  # a damaged file raises whatever its bytes happen to mean
             warnings.warn(f"{self._path} is damaged: its stage starts over", stacklevel=2)
             return None

@@ -16,12 +16,11 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from mchindex.datasets import ImageSource
 from mchindex.errors import ImageError
-from mchindex.files import replacing
-from mchindex.models.extract import Extractor
+from mchindex.files import open_file, replacing
+from mchindex.models.extract import Extractor, Job
 from mchindex.models.mch import digest
 from mchindex.progress import Progress, Step, silent
 from mchindex.regions import WHOLE, Boxes, Layout, random_boxes
@@ -76,11 +75,19 @@ class WithCrops:
 WHOLE_ONLY = Fixed(Layout(("whole",), (WHOLE,)))
 
 
-def default_cache() -> Path:
-    """The folder in `$MCH_CACHE`, or mchindex in the user's cache folder."""
+def default_cache() -> Path | None:
+    """The folder in `$MCH_CACHE`, or mchindex in the user's cache folder.
+
+    None, so that nothing is cached, if the user has no home folder.
+    """
     if own := os.environ.get("MCH_CACHE"):
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mchindex"
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "mchindex"
+    try:
+        return Path.home() / ".cache/mchindex"
+    except RuntimeError:
+        return None
 
 
 class FeatureCache:
@@ -128,29 +135,36 @@ class FeatureCache:
             for key in keys:
                 total.update(key)
             path = self.root / identity[:12] / f"{total.hexdigest()[:40]}.npy"
-            if path.exists():
-                try:
-                    stored: NDArray[np.float16] = np.load(path, allow_pickle=False)
-                    return stored
-                except (ValueError, OSError, EOFError):
-                    path.unlink(missing_ok=True)  # damaged: computed again
-        boxes = np.stack([regions.boxes(key) for key in keys])
-        opened: list[Image.Image] = []
-        good: list[int] = []
-        for place, row in enumerate(rows):
+        count = len(regions.boxes(b""))
+        shape = (len(rows), count, extractor.backbone.dim)
+        if path is not None and (stored := _stored(path, shape)) is not None:
+            return stored
+
+        def load(place: int) -> Job | None:
             try:
-                opened.append(images.image(row))
-                good.append(place)
+                return images.image(rows[place]), regions.boxes(keys[place])
             except ImageError:
-                continue
-        out = np.full((len(rows), boxes.shape[1], extractor.backbone.dim), np.nan, np.float16)
-        if good:
-            out[good] = extractor(opened, boxes[good])
+                return None
+
+        out = np.full(shape, np.nan, np.float16)
+        for part in extractor.stream(range(len(rows)), load, count):
+            good = [place for place, there in zip(part.sources, part.loaded, strict=True) if there]
+            out[good] = part.features
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as file:
                 np.save(file, out)
         return out
+
+
+def _stored(path: Path, shape: tuple[int, ...]) -> NDArray[np.float16] | None:
+    """The features in a file; None if there is none, or if it is damaged and has to be replaced."""
+    try:
+        with open_file(path) as stream:
+            array: NDArray[np.float16] = np.load(stream, allow_pickle=False)
+    except (ValueError, OSError, EOFError):
+        return None
+    return array if array.shape == shape and array.dtype == np.float16 else None
 
 
 def unreadable(features: NDArray[np.float16]) -> NDArray[np.bool_]:

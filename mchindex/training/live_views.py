@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
 from mchindex.datasets import ImageSource
+from mchindex.images import one_picture
 from mchindex.models.backbones import Backbone
 from mchindex.models.extract import Mode, cores, resized
 from mchindex.regions import WHOLE, overlaps
@@ -85,8 +87,12 @@ class LiveViews:
     def _resized(self, rows: Tensor, boxes: Sequence[Sequence[float]]) -> Tensor:
         size = self.backbone.size
         jobs = zip(rows.tolist(), boxes, strict=True)
-        parts = self._pool.map(lambda job: resized(self._image(job[0]), job[1], size), jobs)
-        pixels = torch.from_numpy(np.stack(list(parts)))
+
+        def part(job: tuple[int, Sequence[float]]) -> NDArray[np.uint8]:
+            with one_picture():
+                return resized(self._image(job[0]), job[1], size)
+
+        pixels = torch.from_numpy(np.stack(list(self._pool.map(part, jobs))))
         return pixels.contiguous(memory_format=torch.channels_last)  # faster on a CPU
 
     def _image(self, row: int) -> Image.Image:

@@ -10,9 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mchindex import json_text
 from mchindex.datasets import Dataset
 from mchindex.errors import OutputExistsError, UnfinishedTrainingError
-from mchindex.files import write_file
+from mchindex.files import read_file, write_file
 from mchindex.models.mch import CONFIG, MCHModel
 from mchindex.training.options import TrainingOptions
 
@@ -48,7 +49,7 @@ def prepare(
                 f"{out} holds an interrupted training: continue it with resume=True, or start over "
                 "with overwrite=True"
             )
-        if json.loads((work / REQUEST).read_text("utf-8")) != json.loads(request):
+        if _earlier(work / REQUEST) != json.loads(request):
             raise UnfinishedTrainingError(
                 f"{out} holds an interrupted training with other options or data: resume it with "
                 "the same ones, or start over with overwrite=True"
@@ -56,6 +57,14 @@ def prepare(
     work.mkdir(parents=True, exist_ok=True)
     write_file(work / REQUEST, request)
     return work
+
+
+def _earlier(path: Path) -> Any:
+    """The request of an interrupted run; None if it cannot be read."""
+    try:
+        return json_text.loads(read_file(path))
+    except (OSError, ValueError):
+        return None
 
 
 def finish(out: Path, model: MCHModel, report: Mapping[str, Any]) -> None:

@@ -12,17 +12,21 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mchindex.datasets import Dataset
+from mchindex.errors import TrainingError
 from mchindex.models.backbones import Backbone, create_backbone
+from mchindex.models.deep import diverged
 from mchindex.models.extract import Engine, Extractor, choose_device
-from mchindex.models.hashing import HashMethod
+from mchindex.models.hashing import Checkpoint, HashMethod
 from mchindex.models.mch import MCHModel
 from mchindex.models.methods import create_method
 from mchindex.models.policy import Policy
 from mchindex.models.registry import built_in
+from mchindex.models.saved import check_finite
 from mchindex.models.seeds import seeded
 from mchindex.models.views import Features, Views, pair_weights
 from mchindex.progress import Progress, silent
@@ -69,8 +73,9 @@ def train_model(
     `out` is the directory in which to save the model; None: it is not saved. `resume` continues a
     training that was interrupted there, `overwrite` replaces what is there. `cache` is a folder for
     features; None: they are not cached. Raises ValueError for options that cannot be used,
-    DatasetError for data that cannot be used, and OutputExistsError or UnfinishedTrainingError if
-    `out` holds something that is neither to be resumed nor to be replaced.
+    DatasetError for data that cannot be used, OutputExistsError or UnfinishedTrainingError if `out`
+    holds something that is neither to be resumed nor to be replaced, and TrainingError if the
+    training diverges; no model is saved then.
     """
     options.check()
     where = choose_device(device)
@@ -99,6 +104,7 @@ def train_model(
             if not checkpoints.finished("backbone", backbone):
                 state = checkpoints.under_way("backbone")
                 train_backbone(live_views(), recipe, options.seed, progress, state)
+                _check_converged(backbone=backbone)
                 checkpoints.finish("backbone", backbone)
 
     # Base method and backbone together, if the backbone is fine-tuned.
@@ -107,7 +113,8 @@ def train_model(
         with _timed("base", seconds):
             dataset = readable(dataset)
             if not checkpoints.finished("base", method, backbone):
-                method.fit(live_views(), options.seed, progress, checkpoints.under_way("base"))
+                _fit(method, live_views(), options, progress, checkpoints.under_way("base"))
+                _check_converged(backbone=backbone)
                 checkpoints.finish("base", method, backbone)
         pretrained = False
 
@@ -123,6 +130,12 @@ def train_model(
             dataset = without(dataset, rows[broken].tolist(), "unreadable", supervised)
             array = array[~broken]
     rows = dataset.splits["train"]
+    wild = ~np.isfinite(array).all((1, 2))
+    if wild.any():
+        raise TrainingError(
+            f"the features of {wild.sum()} of {len(array)} images are not finite numbers: use "
+            "other weights for the backbone, or leave these images out"
+        )
     features, labels = torch.from_numpy(array), torch.from_numpy(dataset.labels[rows])
 
     # Labels of the views.
@@ -136,7 +149,7 @@ def train_model(
     if not options.finetune:
         with _timed("base", seconds):
             if not checkpoints.finished("base", method):
-                method.fit(data, options.seed, progress, checkpoints.under_way("base"))
+                _fit(method, data, options, progress, checkpoints.under_way("base"))
                 checkpoints.finish("base", method)
     method.eval()
 
@@ -147,6 +160,7 @@ def train_model(
         with _timed("agent", seconds):
             settings, state = options.agent_options(), checkpoints.under_way("agent")
             policy, curve = train_agent(method, data, settings, options.seed, progress, state)
+            _check_converged(policy=policy)
 
     # Model.
     model = MCHModel(
@@ -183,12 +197,37 @@ def fit_from_views(
     Returns the method, the policy (None without an agent) and the agent's learning curve.
     """
     method = create_method(options.method, data.dim, options.bits, options.settings)
-    method.fit(data, options.seed, progress)
+    _fit(method, data, options, progress)
     method.eval()
     if not options.agent:
         return method, None, []
     policy, curve = train_agent(method, data, options.agent_options(), options.seed, progress)
+    _check_converged(policy=policy)
     return method, policy, curve
+
+
+def _fit(
+    method: HashMethod,
+    data: Views,
+    options: TrainingOptions,
+    progress: Progress,
+    checkpoint: Checkpoint | None = None,
+) -> None:
+    """Fits the base method. Raises TrainingError if its weights are not finite numbers."""
+    try:
+        method.fit(data, options.seed, progress, checkpoint)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise diverged(method.name) from error
+    _check_converged(method=method)
+
+
+def _check_converged(**parts: nn.Module) -> None:
+    """Raises TrainingError for a part whose weights are not finite: it must not be saved."""
+    for part, module in parts.items():
+        try:
+            check_finite(part, module)
+        except ValueError as error:
+            raise diverged(part) from error
 
 
 def labelled(

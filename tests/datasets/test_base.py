@@ -1,5 +1,6 @@
 """Data sets: consistent parts, no query in the database, and the specs that open them."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.pictures import write, write_pictures
-from mchindex.datasets import Dataset, FileSource, open_dataset
+from mchindex.datasets import Dataset, FileSource, load_split, open_dataset
 from mchindex.errors import DatasetError, ImageError
 from mchindex.images import digest
 
@@ -205,3 +206,25 @@ def test_a_folder_name_may_look_like_options(tmp_path: Path) -> None:
     write_pictures(root / "images", ["a.jpg", "b.jpg"])
     write(root / "labels.csv", "file,split,labels\na.jpg,query,x\nb.jpg,database,x\n")
     assert len(open_dataset(root)) == len(open_dataset(f"folder:{root}")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("classes.txt", "{}"),
+        ("labels.csv", "{}"),
+        ("test.txt", "lists:{}"),
+        ("annotations/instances_val2014.json", "coco:{}"),
+        ("ImageList/Imagelist.txt", "nuswide:{}"),
+    ],
+)
+def test_a_pipe_in_the_place_of_a_file_is_refused(name: str, spec: str, tmp_path: Path) -> None:
+    write(tmp_path / "labels.csv", "file,labels\na.jpg,x\n")
+    (tmp_path / "val2014").mkdir()
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DatasetError):
+        open_dataset(spec.format(tmp_path))
+    with pytest.raises(DatasetError, match="not a regular file"):
+        load_split(small(tmp_path / "small"), tmp_path / name)

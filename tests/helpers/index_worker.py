@@ -1,12 +1,15 @@
 """Forks a process for each line of stdin, which is a task: a list of operations on an index.
 
-The process carries out the task until it is done or killed. It writes what it has done to a log,
-one unbuffered line at a time, so that a kill loses none of it.
+The process carries out the task until it is done or killed, and searches in another thread. It
+writes what it has done to a log, one unbuffered line at a time, so that a kill loses none of it. If
+an operation fails, as on a full disk, it writes what the index then holds.
 """
 
 import json
 import os
 import sys
+import threading
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ import mchindex.storage.schema
 import mchindex.storage.store
 from helpers.indexes import codes_for, drawn, tiny_model
 from mchindex import Commit, MCHIndex
+from mchindex.errors import MCHError
 
 
 def perform(index: MCHIndex, op: dict[str, Any], record: Any) -> None:
@@ -52,16 +56,51 @@ def work(task: dict[str, Any]) -> None:
     def record(event: Any) -> None:
         os.write(log, json.dumps(event).encode() + b"\n")
 
-    mchindex.index.table.SNAPSHOT_AFTER = task["snapshot_after"]
-    mchindex.storage.schema.CHECKPOINT = task["checkpoint"]
-    mchindex.index.adding.PATIENCE = 1e9
-    with MCHIndex.open(task["index"], tiny_model()) as index:
+    small: list[tuple[ModuleType, str, float]] = [
+        (mchindex.index.table, "SNAPSHOT_AFTER", task["snapshot_after"]),
+        (mchindex.storage.schema, "CHECKPOINT", task["checkpoint"]),
+        (mchindex.storage.store, "RESERVE", 0),  # so that the disk fills up in the midst of a write
+        (mchindex.index.adding, "PATIENCE", 1e9),
+    ]
+    for module, name, value in small:
+        setattr(module, name, value)
+    try:
+        index = MCHIndex.open(task["index"], tiny_model(), wait=10)
+    except MCHError as error:  # there may be no room to create it or its log
+        record({"error": str(error)})
+        return
+    with index:
         record("open")
+        over = threading.Event()
+        searching = threading.Thread(target=search, args=(index, over, record))
+        searching.start()
         for number, op in enumerate(task["operations"]):
             record({"begin": number})
-            perform(index, op, record)
-            record({"done": number})
+            try:
+                perform(index, op, record)
+            except MCHError as error:
+                record({"failed": str(error), "left": state(index)})
+            else:
+                record({"done": number})
+        over.set()
+        searching.join()
     record("closed")
+
+
+def search(index: MCHIndex, over: threading.Event, record: Any) -> None:
+    while not over.wait(0.005):
+        try:
+            distances = index.search_codes(codes_for(1)[0], 5).distances
+            assert distances == sorted(distances)
+        except Exception as error:
+            record({"error": repr(error)})
+
+
+def state(index: MCHIndex) -> list[tuple[Any, ...]]:
+    return [
+        (image.id, "codes" if image.size is None else "image", image.metadata["version"])
+        for image in index.images()
+    ]
 
 
 def main() -> None:

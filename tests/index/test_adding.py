@@ -1,5 +1,6 @@
 """Adding images: from every kind of source, once each, in order, in bounded memory."""
 
+import enum
 import os
 import resource
 import threading
@@ -168,6 +169,88 @@ def test_ids_may_be_any_text_or_64_bit_integer(index: MCHIndex) -> None:
     assert b"1" not in index
 
 
+class Number(enum.IntEnum):
+    SEVEN = 7
+
+
+class Word(enum.StrEnum):
+    CAT = "cat"
+
+
+class OldWord(str, enum.Enum):  # noqa: UP042
+    DOG = "dog"
+
+
+class Odd(str):
+    """Text that prints and compares itself as something else."""
+
+    def __str__(self) -> str:
+        return "printed"
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        return "formatted"
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class OddNumber(int):
+    def __repr__(self) -> str:
+        return "printed"
+
+    __str__ = __repr__
+
+    def __int__(self) -> int:
+        return 99
+
+    __index__ = __int__
+
+
+SUBCLASSES: dict[Any, str | int] = {
+    Number.SEVEN: 7, Word.CAT: "cat", OldWord.DOG: "dog", Odd("odd"): "odd", OddNumber(5): 5,
+    np.str_("numpy"): "numpy", np.int16(3): 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["add", "one by one", "generator", "codes", "update"])
+def test_the_content_of_an_enumeration_or_another_subclass_is_stored(
+    tmp_path: Path, way: str
+) -> None:
+    given, plain = list(SUBCLASSES), list(SUBCLASSES.values())
+    pictures = [drawn(i) for i in range(len(given))]
+    with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
+        if way == "add":
+            index.add(pictures, given)
+        elif way == "one by one":
+            for picture, id_ in zip(pictures, given, strict=True):
+                index.add(picture, id_, metadata={"word": Word.CAT, Word.CAT: Number.SEVEN})
+        elif way == "generator":
+            index.add(iter(pictures), iter(given))
+        elif way == "codes":
+            index.add_codes(given, tiny_model().encode_query(pictures))
+        else:
+            index.add(pictures[::-1], plain)
+            index.update(pictures, given)
+    with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
+        assert [(type(i), i) for i in index] == [(type(i), i) for i in plain]
+        for number, (id_, name) in enumerate(SUBCLASSES.items()):
+            hit = index.search(drawn(number), 1)[0]
+            assert (type(hit.id), hit.id) == (type(name), name)
+            assert (id_ in index, index[id_].id) == (True, name)
+            assert index.search(drawn(0), 9, allowed=[id_]).ids == [name]
+            assert name not in index.search(id=id_).ids
+            index.set_metadata(id_, {"n": number})
+        assert [stored.metadata["n"] for stored in index.images()] == list(range(len(plain)))
+        for id_ in given[:3]:
+            assert index.remove(id_) == 1
+        assert index.remove(given) == len(given) - 3
+
+
 @pytest.mark.parametrize(
     "wrong", [1.5, True, None, b"x", (1,), 2**63, -(2**63) - 1, "\ud800", "a\0b", np.True_]
 )
@@ -268,20 +351,38 @@ def test_pictures_in_memory_are_compared_by_their_pixels(
     assert list(index) == ["a", "b"]
 
 
-def test_the_last_of_several_images_with_the_same_id_is_stored(index: MCHIndex) -> None:
-    for batch in (1, 2, 100):
-        index.add([drawn(0)], ["x"])
-        added = index.add([drawn(i) for i in (1, 2, 0)], ["x"] * 3, batch=batch)
-        assert set(added) == {"x"}
-        assert len(index) == 1
-        # The third image, although it is what was stored before the second replaced it.
-        np.testing.assert_array_equal(index["x"].codes, tiny_model().encode([drawn(0)]).codes)
-        assert_as_fresh(index)
+def test_an_id_given_to_two_images_is_refused(index: MCHIndex) -> None:
+    twice: list[Any]
+    for twice in (["x", "y", "x"], [1, 2, np.int64(1)], ["cat", "y", Word.CAT]):
+        with pytest.raises(ValueError, match=r"(x|1|cat)'? is given twice"):
+            index.add([drawn(i) for i in range(3)], twice)
+        assert len(index) == 0
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_a_repeated_id_that_is_not_known_in_advance_fails(index: MCHIndex, batch: int) -> None:
+    index.add([drawn(5)], ["x"])
+    added = index.add([drawn(i) for i in range(4)], iter(["x", "y", "x", "z"]), batch=batch)
+    assert (added.replaced, added.added) == (["x"], ["y", "z"])
+    assert added.failed == [Failure("x", "an image before it has the id 'x', too")]
+    np.testing.assert_array_equal(index["x"].codes, tiny_model().encode([drawn(0)]).codes)
+    assert_as_fresh(index)
+
+
+def test_two_pictures_opened_from_one_file_do_not_replace_each_other(
+    index: MCHIndex, tmp_path: Path
+) -> None:
+    path = tmp_path / "pages.tif"
+    painted(0).save(path, save_all=True, append_images=[painted(1)])
+    with Image.open(path) as first, Image.open(path) as second:
+        second.seek(1)
+        added = index.add([first, second])
+    assert (added.added, [f.name for f in added.failed]) == ([str(path)], [str(path)])
 
 
 def test_a_file_given_twice_is_stored_once(index: MCHIndex, photos: Path) -> None:
     a = str(photos / "a.png")
-    index.add([a, a, photos, a])
+    assert index.add([a, a, photos, a]).failed == []
     assert len(index) == 5
     assert index.add([a, photos]).added == []
 
@@ -350,6 +451,23 @@ def test_metadata_that_json_cannot_hold_is_refused(index: MCHIndex, wrong: Any) 
         with pytest.raises(ValueError, match="JSON"):
             attempt()
     assert list(index) == ["there"]
+
+
+@pytest.mark.parametrize("how", ["list", "generator", "function"])
+def test_an_image_whose_metadata_cannot_be_stored_fails_alone(index: MCHIndex, how: str) -> None:
+    deep: list[Any] = []
+    for _ in range(2000):
+        deep = [deep]
+    notes: list[Any] = [{"n": 0}, {"n": float("inf")}, {"n": deep}, 7, "text", {"n": b""}, {"n": 6}]
+    metadata: Any = {
+        "list": notes, "generator": iter(notes), "function": lambda id: notes[int(id[1:])],
+    }[how]  # fmt: skip
+    ids = [f"i{n}" for n in range(len(notes))]
+    added = index.add([drawn(n) for n in range(len(notes))], ids, metadata=metadata)
+    assert added.added == ["i0", "i6"]
+    assert [f.name for f in added.failed] == ids[1:6]
+    assert all("metadata" in f.reason for f in added.failed)
+    assert [stored.metadata for stored in index.images()] == [{"n": 0}, {"n": 6}]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -479,7 +597,11 @@ def test_prune_removes_images_whose_files_no_longer_exist(
     assert index.prune() == [str(photos / "a.png")]
     assert len(index) == 4
 
-    def out_of_reach(path: str) -> Any:
+    stat = os.stat
+
+    def out_of_reach(path: str, **options: Any) -> Any:
+        if options:  # a file of the index
+            return stat(path, **options)
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:

@@ -240,6 +240,9 @@ def test_a_single_image_that_cannot_be_read_raises(wrong: Any, tmp_path: Path) -
         source = tmp_path / wrong if isinstance(wrong, str) else wrong
         with pytest.raises(ImageError):
             index.add(source)
+        (tmp_path / "bad[1].png").write_bytes(b"nonsense")  # its name is a pattern, too
+        with pytest.raises(ImageError, match="not an image"):
+            index.add(str(tmp_path / "bad[1].png"))
         with pytest.raises(ImageError, match="no image"):
             index.update(drawn(1), "missing")
         assert len(index) == 0
@@ -248,6 +251,7 @@ def test_a_single_image_that_cannot_be_read_raises(wrong: Any, tmp_path: Path) -
 def test_unreadable_images_among_several_are_reported(tmp_path: Path) -> None:
     with MCHIndex(tiny_model()) as index:
         assert len(index.add([tmp_path / "none.png"]).failed) == 1
+        assert len(index.add([str(tmp_path / "none.png")]).failed) == 1
         assert len(index.add(str(tmp_path / "*.png")).failed) == 1
         assert index.add(tmp_path).failed == []
         (tmp_path / "bad.png").write_bytes(b"nonsense")

@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ import mchindex.index.inputs
 from helpers.indexes import assert_as_fresh, drawn, painted, tiny_model
 from helpers.pictures import encoded
 from mchindex import Added, MCHIndex
+from mchindex.demo.page import page_picture
 from mchindex.errors import ImageError
 from mchindex.images import open_rgb, read_picture
+from mchindex.index.grid import draw_grid
 from mchindex.regions import in_pixels
 from test_images import STORED
 
@@ -224,6 +227,27 @@ def test_pipes_sockets_devices_and_broken_links_are_reported(
     assert sorted(names) == ["folder.png/inside.png", "good.png", "link.png"]
 
 
+def test_a_pipe_in_the_place_of_a_picture_blocks_nothing(index: MCHIndex, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(GOOD)
+    index.add(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ImageError, match="not a regular file"):
+        index.add(path)
+    for search in (index.search, index.within, lambda p: index.search([p, p])):
+        with pytest.raises(ImageError, match="not a regular file"):
+            search(path)
+    with pytest.raises(ImageError, match="not a regular file"):
+        index.search(path, region=(0, 0, 4, 4))
+    hits = index.search(drawn(0))
+    assert "no picture" in hits._repr_html_()
+    grey, white = (228, 228, 228), (255, 255, 255)
+    colours = {colour for _, colour in draw_grid(None, hits).getcolors(1 << 20) or []}
+    assert {grey, white} <= colours
+    assert page_picture(str(path)) is None
+
+
 def test_linked_folders_are_walked_once(index: MCHIndex, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.png").write_bytes(GOOD)
@@ -273,6 +297,101 @@ def test_indexes_in_a_folder_are_not_walked(index: MCHIndex, tmp_path: Path) -> 
     (tmp_path / "photos.mch" / "x.png").write_bytes(GOOD)
     added = index.add(tmp_path)
     assert (list(added), added.ignored) == ([str(tmp_path / "good.png")], [])
+
+
+def test_folders_nested_more_deeply_than_python_calls(index: MCHIndex, tmp_path: Path) -> None:
+    """Also more deeply than a path may be long: what lies there is reported."""
+    place = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        for depth in range(1, 2501):
+            os.mkdir("d")
+            os.chdir("d")
+            if depth in (1, 1500, 2499):
+                Path("x.png").write_bytes(encoded(painted(depth), "PNG"))
+    finally:
+        os.chdir(place)
+    (tmp_path / "z.png").write_bytes(GOOD)
+    try:
+        for images in (tmp_path, str(tmp_path / "**/*.png"), str(tmp_path / "*" / "**" / "x.png")):
+            added = index.add(images)
+            assert len(added) == (2 if str(images).endswith("x.png") else 3)
+            assert [failure.reason for failure in added.failed] == ["File name too long"]
+            assert len(index) == 3
+    finally:  # pytest could not delete it
+        subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
+
+
+def test_patterns_with_any_number_of_folders(index: MCHIndex, tmp_path: Path) -> None:
+    names = ["a.png", "b/a.png", "b/c/a.png", "b/c/d.jpg", "e/c/f.png", ".h/a.png", "b/.i.png"]
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(encoded(painted(number), "PNG"))
+    for pattern, want in {
+        "**": names[:5],
+        "**/*.png": [names[i] for i in (0, 1, 2, 4)],
+        "**/a.png": names[:3],
+        "**/c/*": names[2:5],
+        "b/**/*.png": names[1:3],
+        "*/**/f.png": [names[4]],
+        "**/b/**/d.*": [names[3]],
+        "[be]/**/**/*.png": [names[1], names[2], names[4]],
+        "**/none/*.png": [],
+    }.items():
+        added = index.add(str(tmp_path / pattern))
+        assert sorted(added) == sorted(str(tmp_path / name) for name in want), pattern
+        assert len(added.failed) == (not want)
+
+
+# Files with odd dates.
+
+
+def test_a_file_of_any_date_is_added(
+    index: MCHIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.png", "future.png", "past.png", "z.png"):
+        (tmp_path / name).write_bytes(encoded(painted(len(name)), "PNG"))
+        os.utime(tmp_path / name, ns=(0, 10**18))
+    # Not every file system can store such dates, so they are made up.
+    dates = {"future.png": 2**63, "past.png": -(2**80)}
+
+    class Status:
+        def __init__(self, real: os.stat_result, date: int) -> None:
+            self.real, self.st_mtime_ns = real, date
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    def odd(inner: Any) -> Any:
+        def stat(path: Any, **options: Any) -> Any:
+            status = inner(path, **options)
+            for name, date in dates.items():
+                if os.path.samestat(status, os_stat(tmp_path / name)):
+                    return Status(status, date)
+            return status
+
+        return stat
+
+    os_stat = os.stat
+    monkeypatch.setattr(os, "stat", odd(os.stat))
+    monkeypatch.setattr(os, "fstat", odd(os.fstat))
+    added = index.add(tmp_path)
+    assert (len(added.added), added.failed) == (4, [])
+    assert len(index.add(tmp_path).skipped) == 4
+    (tmp_path / "future.png").write_bytes(encoded(painted(50), "PNG"))
+    assert index.add(tmp_path).replaced == [str(tmp_path / "future.png")]
+    assert_as_fresh(index)
+
+
+def test_a_file_dated_after_2262_is_added(index: MCHIndex, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(GOOD)
+    (tmp_path / "b.png").write_bytes(encoded(painted(1), "PNG"))
+    try:
+        os.utime(tmp_path / "a.png", ns=(0, 2**63 + 10**9))
+    except OSError:
+        pytest.skip("this file system has no such dates")
+    assert len(index.add(tmp_path).added) == 2
+    assert len(index.add(tmp_path)) == 2
 
 
 # Files that change, and files that decoders fail on.

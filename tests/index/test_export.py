@@ -1,12 +1,18 @@
 """Exporting an index and importing it: nothing changes, and nothing invalid is imported."""
 
+import contextlib
 import gzip
 import io
 import itertools
 import json
+import math
 import os
 import shutil
+import socket
 import sqlite3
+import subprocess
+import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +21,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mchindex
 from helpers.indexes import codes_for
 from helpers.small_model import photo, small_model, write_photos
-from mchindex import MCHIndex
+from mchindex import MCHIndex, json_text
 from mchindex.errors import ExportError, ModelMismatchError, NotAnIndexError, StoreDamagedError
 from mchindex.index.export import created, export_index
-from mchindex.index.importing import Reader, import_index
+from mchindex.index.importing import LONGEST, REASONS, Reader, import_index
 from mchindex.models import MCHModel
 from mchindex.storage.records import Row, code_type
 from mchindex.storage.store import Store
@@ -192,6 +199,47 @@ def test_an_export_is_read_one_line_at_a_time(tmp_path: Path) -> None:
     assert stream.lines == 1001
 
 
+MEASURED = """
+import json, resource, sys
+from mchindex.index.export import created, export_index
+from mchindex.index.importing import import_index
+work, source, target = sys.argv[1:]
+if work == "import":
+    done = import_index(source, target).added
+else:
+    with created(target) as stream:
+        done = export_index(source, stream).images
+print(done, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_records_in_flat_memory(tmp_path: Path) -> None:
+    """SQLite keeps up to 64 MiB of pages per connection, and the table 16 MB; records add up to
+    150 MB as text, and to several times that as Python objects."""
+    count, rng = 1_000_000, np.random.default_rng(0)
+    with open(tmp_path / "in.jsonl", "wb") as stream:
+        head = {"format": "mchindex-export", "version": 1, "bits": 64, "model": None}
+        stream.write(joined([head | {"fingerprint": None, "names": [], "boxes": []}]))
+        for id in range(count):
+            codes = [{"region": 0, "keep": None, "code": rng.bytes(8).hex()}]
+            stream.write(joined([{"id": id, "metadata": {"year": id % 25}, "codes": codes}]))
+        stream.write(joined([{"end": count}]))
+    peaks = []
+    for work, source, target in (("import", "in.jsonl", "i.mch"), ("export", "i.mch", "out.jsonl")):
+        command = [sys.executable, "-c", MEASURED, work, source, target]
+        home = str(Path(mchindex.__file__).resolve().parents[1])
+        text = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": home}, check=True,
+            capture_output=True, text=True,
+        ).stdout  # fmt: skip
+        done, peak = map(int, text.split())
+        assert done == count
+        peaks.append(peak // 1024)
+    assert peaks[0] < 350  # MiB
+    assert peaks[1] < 200
+
+
 # Invalid files
 
 
@@ -253,6 +301,10 @@ def code(**changes: Any) -> list[dict[str, Any]]:
         ({"width": 2.5}, "'width' cannot be"),
         ({"hash": "xyz"}, "hexadecimal"),
         ({"metadata": [1]}, "'metadata' cannot be"),
+        ({"metadata": {"a": [float("inf")]}}, "Infinity is not JSON"),
+        ({"metadata": {"a": float("nan")}}, "NaN is not JSON"),
+        ({"metadata": {"a": "\ud800"}}, "Unicode"),
+        ({"metadata": {"\ud800": 1}}, "Unicode"),
         ({"codes": []}, "at least one"),
         ({"codes": None}, "at least one"),
         ({"codes": [1]}, "a code must be an object"),
@@ -278,7 +330,8 @@ def test_the_error_names_the_invalid_line(
     assert message in str(error.value)
     assert not (tmp_path / "new.mch").exists()
     back = import_index(file, tmp_path / "new.mch", partial=True)
-    assert (back.added, len(back.refused), back.cut) == (39, 1, False)
+    assert (back.added, back.invalid, back.cut) == (39, 1, False)
+    assert len(back.refused) == 1
 
 
 @pytest.mark.parametrize(
@@ -290,7 +343,10 @@ def test_the_error_names_the_invalid_line(
         (b"\n", "not JSON"),
         (b"{}\n", "it has no codes and no id"),
         (b'{"id": 1, "codes": [], "metadata": {"a": NaN}}\n', "NaN"),
-        (b"[" * 100_000 + b"\n", "recursion"),
+        (b'{"id": 1, "codes": [], "metadata": {"a": 1e999}}\n', "1e999 is too large a number"),
+        (b'{"id": 1, "codes": [], "metadata": {"a": [-1e400]}}\n', "-1e400 is too large"),
+        (b'{"id": 1, "codes": [], "size": 1' + b"0" * 5000 + b"}\n", "limit"),
+        (b"[" * 100_000 + b"\n", "nested more than"),
         (b'{"end": 7}\n', "the end counts 7 images, but there are 3"),
         (b'{"end": 3}\n', "continues after its end"),
     ],
@@ -312,6 +368,26 @@ def test_lines_that_are_not_images_are_refused(
         ({"format": "other"}, "not an export"),
         ({"version": 2}, "newer mchindex"),
         ({"version": "x"}, "header is damaged"),
+        ({"version": 0}, "header is damaged"),
+        ({"version": True}, "header is damaged"),
+        ({"version": None}, "header is damaged"),
+        ({"model": 5}, "header is damaged: 'model' must be text or null"),
+        ({"model": ["coco-64"], "fingerprint": "x"}, "header is damaged: 'model' must be"),
+        ({"model": "x" * 10_000, "fingerprint": "x"}, "header is damaged: 'model' must be"),
+        ({"model": "\ud800", "fingerprint": "x"}, "header is damaged: .*Unicode"),
+        ({"model": "a\0b", "fingerprint": "x"}, "which is not installed"),
+        ({"fingerprint": 5}, "header is damaged: 'fingerprint' must be text or null"),
+        ({"fingerprint": {}}, "header is damaged: 'fingerprint' must be text or null"),
+        ({"bits": 24.0}, "header is damaged: 'bits' must be an integer"),
+        ({"bits": True}, "header is damaged: 'bits' must be an integer"),
+        ({"bits": 10**30}, "header is damaged"),
+        ({"names": "whole", "boxes": [[0, 0, 1, 1]] * 5}, "header is damaged: 'names' must"),
+        ({"names": [1], "boxes": [[0, 0, 1, 1]]}, "header is damaged: 'names' must"),
+        ({"names": ["whole"], "boxes": [["0", 0, 1, 1]]}, "header is damaged: 'boxes' must"),
+        ({"names": ["whole"], "boxes": [[0, 0, 1, 10**400]]}, "header is damaged: 'boxes' must"),
+        ({"names": ["whole"], "boxes": ["0011"]}, "header is damaged: 'boxes' must"),
+        ({"names": ["other"], "boxes": [[0, 0, 0.5, 1]]}, "header is damaged"),
+        ({"model_lost": "no"}, "header is damaged: 'model_lost' must be true or false"),
         ({"bits": 12}, "header is damaged"),
         ({"bits": "24"}, "header is damaged"),
         ({"names": ["whole"]}, "header is damaged"),
@@ -329,6 +405,109 @@ def test_invalid_headers_are_refused(
     with pytest.raises(ExportError, match=message):
         import_index(tmp_path / "wrong.jsonl", tmp_path / "new.mch")
     assert not (tmp_path / "new.mch").exists()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.sampled_from(["/", ".", "coco-64", "a\0b", 24, 1, "whole", [0, 0, 1, 1]]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(
+            ["version", "bits", "model", "fingerprint", "names", "boxes", "model_lost", "other"]
+        ),
+        json_values,
+        min_size=1,
+    ),
+    without=st.sets(st.sampled_from(["version", "bits", "model", "fingerprint", "names", "boxes"])),
+)
+def test_any_header_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], without: set[str]
+) -> None:
+    head: dict[str, Any] = {"format": "mchindex-export", "version": 1, "bits": 24, "model": None}
+    head |= {"fingerprint": None, "names": [], "boxes": [], **changes}
+    head = {key: value for key, value in head.items() if key == "format" or key not in without}
+    folder = tmp_path_factory.mktemp("header")
+    with contextlib.suppress(ExportError, ModelMismatchError):
+        stream = io.BytesIO(joined([head, {"end": 0}]))
+        assert import_index(stream, folder / "new.mch").added == 0
+        with MCHIndex.open(folder / "new.mch") as index:
+            assert index.identity.to_json()["bits"] == head["bits"]
+
+
+@settings(max_examples=300)
+@given(st.lists(json_values | st.binary(max_size=30), max_size=6))
+def test_any_line_is_read_or_refused(lines: list[Any]) -> None:
+    head = {"format": "mchindex-export", "version": 1, "bits": 24, "model": None}
+    head |= {"fingerprint": None, "names": [], "boxes": []}
+    text = [b if isinstance(b, bytes) else json.dumps(b).encode() for b in [head, *lines]]
+    reader = Reader(io.BytesIO(b"\n".join(text) + b"\n"), "it", partial=True)
+    assert all(isinstance(row, Row) for row in reader.rows())
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(["id", "path", "size", "time", "hash", "width", "height", "metadata", "codes"]),
+    json_values,
+)
+def test_any_field_is_read_or_refused(field: str, value: Any) -> None:
+    head = {"format": "mchindex-export", "version": 1, "bits": 24, "model": None}
+    head |= {"fingerprint": None, "names": [], "boxes": []}
+    record: dict[str, Any] = {"id": 1, "codes": code()} | {field: value}
+    lines = joined([head, record, {"end": 1}])
+    reader = Reader(io.BytesIO(lines), "it", partial=True)
+    assert len(list(reader.rows())) + reader.invalid == 1
+
+
+def test_the_reasons_for_many_invalid_lines_are_bounded(filled: Path, tmp_path: Path) -> None:
+    head, *images, _ = export(filled).splitlines(keepends=True)
+    file = tmp_path / "wrong.jsonl"
+    file.write_bytes(b"".join([head, *[b"bad\n"] * 20_000, *images, b'{"end": 20040}\n']))
+    tracemalloc.start()
+    back = import_index(file, tmp_path / "new.mch", partial=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (back.added, back.invalid, back.cut) == (40, 20_000, False)
+    assert len(back.refused) == REASONS
+    assert back.refused[0].startswith(f"{file}:2: not JSON")
+    assert peak < 5_000_000
+
+
+def test_the_reason_for_an_invalid_line_is_short(filled: Path, tmp_path: Path) -> None:
+    lines = lines_of(filled)
+    lines[4]["id"] = "\ud800" + "x" * 100_000
+    lines[-1]["end"] = "y" * 100_000
+    file = tmp_path / "wrong.jsonl"
+    file.write_bytes(joined(lines))
+    back = import_index(file, tmp_path / "new.mch", partial=True)
+    assert back.invalid == 2
+    assert all(len(reason) < len(str(file)) + 400 for reason in back.refused)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_line_that_never_ends_is_refused(filled: Path, tmp_path: Path, zipped: bool) -> None:
+    head = export(filled).splitlines(keepends=True)[0]
+    data = head + b" " * (LONGEST + 1)
+    (tmp_path / "long").write_bytes(gzip.compress(data, 1) if zipped else data)
+    with pytest.raises(ExportError, match=r"long:2: the line is longer than"):
+        import_index(tmp_path / "long", tmp_path / "new.mch", partial=True)
+
+
+def test_metadata_of_the_deepest_nesting_survive(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(json_text.DEEPEST - 1):
+        deep = [deep]
+    with MCHIndex.open(tmp_path / "a.mch", bits=BITS) as index:
+        index.add_codes(["x"], np.zeros((1, 3), np.uint8), metadata=[{"a": deep}])
+    (tmp_path / "out").write_bytes(export(tmp_path / "a.mch"))
+    assert import_index(tmp_path / "out", tmp_path / "b.mch").added == 1
+    with MCHIndex.open(tmp_path / "b.mch") as index:
+        assert index["x"].metadata == {"a": deep}
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\x1f\x8b", b"\x89PNG", b"[]", b'"x"', b"{}"])
@@ -373,6 +552,52 @@ def test_a_pipe_can_be_imported(filled: Path, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "new.mch") == rows_of(filled)
 
 
+def test_a_named_pipe_is_refused_and_a_descriptor_is_read(filled: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        import_index(tmp_path / "pipe", tmp_path / "new.mch")
+    with pytest.raises(IsADirectoryError):
+        import_index(tmp_path, tmp_path / "new.mch")
+    reading, writing = os.pipe()
+    os.write(writing, export(filled))
+    os.close(writing)
+    try:
+        assert import_index(f"/dev/fd/{reading}", tmp_path / "new.mch").added == 40
+    finally:
+        os.close(reading)
+
+
+def test_an_export_replaces_only_regular_files(filled: Path, tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("pipe", "folder", "socket", "to-device")}
+    os.mkfifo(places["pipe"])
+    places["folder"].mkdir()
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as bound:
+        bound.bind(str(places["socket"]))
+    places["to-device"].symlink_to("/dev/null")
+    before = {name: place.lstat().st_ino for name, place in places.items()}
+    for place in places.values():
+        with pytest.raises(OSError, match=r"not a regular file|directory"):  # noqa: SIM117
+            with created(place, overwrite=True):
+                pass
+    assert {name: place.lstat().st_ino for name, place in places.items()} == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*places, filled.name])
+
+
+def test_an_export_writes_through_a_link(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link, target = tmp_path / "latest.jsonl.gz", tmp_path / "disk" / "monday"
+    link.symlink_to(target)
+    with pytest.raises(FileExistsError), created(link):
+        pass
+    for old in (None, b"old"):
+        if old is not None:
+            target.write_bytes(old)
+        with created(link, overwrite=True) as stream:
+            export_index(filled, stream)
+        assert link.is_symlink()
+        assert gzip.decompress(target.read_bytes()) == export(filled)
+
+
 def test_an_export_file_appears_when_complete(filled: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
 
@@ -393,6 +618,50 @@ def test_an_export_file_appears_when_complete(filled: Path, tmp_path: Path) -> N
 
 
 # Damaged indexes
+
+
+BAD_METADATA = {
+    "infinite": '{"a": Infinity}',
+    "too large": '{"a": 1e999}',
+    "deep": '{"a": ' + "[" * 1100 + "]" * 1100 + "}",
+    "half a pair": '{"a": "\\ud800"}',
+    "no object": "[1]",
+    "no JSON": "{",
+}
+
+
+def test_an_image_with_bad_metadata_is_reported_and_the_others_are_exported(
+    filled: Path, tmp_path: Path
+) -> None:
+    """Earlier versions could store such metadata."""
+    entries = np.zeros(1, code_type(BITS)).tobytes()
+    with contextlib.closing(Store(filled)) as store, store.writer():
+        store.insert([Row(id, entries, metadata=text) for id, text in BAD_METADATA.items()])
+    stream = io.BytesIO()
+    done = export_index(filled, stream)
+    assert (done.images, done.lost) == (40, len(BAD_METADATA))
+    assert [reason.split(":")[0] for reason in done.reasons] == [repr(id) for id in BAD_METADATA]
+    assert all("its metadata are not" in reason for reason in done.reasons)
+    stream.seek(0)
+    assert import_index(stream, tmp_path / "new.mch").added == 40
+    with MCHIndex.open(filled) as index:
+        assert index.ids({"seed": [4, 6]}) == ["näme 4", "näme 6"]
+        assert index.search_codes(codes_for(4, bits=BITS)[0], 1, filter={"seed": 4}).ids == [
+            "näme 4"
+        ]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hash": "text"}, {"path": b"bytes"}, {"width": math.inf}, {"size": b"1"}]
+)
+def test_a_record_of_other_types_is_reported(
+    filled: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    with contextlib.closing(Store(filled)) as store, store.writer():
+        entries = np.zeros(1, code_type(BITS)).tobytes()
+        store.insert([Row("odd", entries)._replace(**changes)])
+    done = export_index(filled, io.BytesIO())
+    assert (done.images, done.lost, len(done.reasons)) == (40, 1, 1)
 
 
 def damage(folder: Path, *statements: str) -> None:

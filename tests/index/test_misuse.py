@@ -1,7 +1,10 @@
 """What MCHIndex does with wrong arguments and with records that are not what it writes."""
 
+import contextlib
+import enum
 import io
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,16 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from helpers.indexes import BITS, codes_for, painted, tiny_model
+import mchindex.index.table
+from helpers.indexes import BITS, assert_as_fresh, codes_for, painted, tiny_model
 from helpers.pictures import encoded
 from mchindex import ImageError, MCHIndex, StoreDamagedError
+from mchindex.errors import ModelError
 from mchindex.index.export import export_index
+from mchindex.index.importing import import_index
 from mchindex.index.verify import verify
-from mchindex.storage.records import Row
+from mchindex.storage.records import Row, code_type
+from mchindex.storage.store import Store
 
 
 @pytest.fixture
@@ -73,6 +80,143 @@ def test_a_fact_of_another_shape_is_damage(folder: Path, name: str, value: Any) 
         MCHIndex.open(folder)
     assert any(said in problem for problem in verify(folder).problems)
     assert export_index(folder, io.BytesIO()).images == 3
+
+
+def forge(folder: Path, id: Any, regions: list[int], metadata: str | None = None) -> None:
+    """Stores an image as older versions did, which did not check regions and metadata."""
+    entries = np.zeros(len(regions), code_type(BITS))
+    entries["region"] = regions
+    entries["code"] = np.arange(len(regions))[:, None]
+    with contextlib.closing(Store(folder)) as store, store.writer():
+        store.insert([Row(id, entries.tobytes(), metadata=metadata)])
+
+
+@pytest.mark.parametrize("regions", [[0, 256], [400], [-1, 3], list(range(400))])
+def test_a_record_with_a_wrong_region_is_refused_before_it_is_stored(
+    folder: Path, regions: list[int]
+) -> None:
+    entries = np.zeros(len(regions), code_type(BITS))
+    entries["region"] = regions
+    rows = [Row("fine", np.zeros(1, code_type(BITS)).tobytes()), Row("x", entries.tobytes())]
+    with MCHIndex.open(folder) as index:
+        with pytest.raises(ValueError, match="numbered from 0 to 255"):
+            index.add_records(rows)
+        assert index.ids() == [0, 1, 2]
+        index.add_records(rows[:1])
+    assert verify(folder).problems == []
+
+
+@pytest.mark.parametrize("regions", [[0, 256], [-1], list(range(400))])
+def test_a_stored_image_that_no_table_can_hold_harms_no_other(
+    folder: Path, tmp_path: Path, regions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MCHIndex.open(folder) as open_before:
+        forge(folder, "bad", regions)
+        forge(folder, "good", [0, 255])
+        everything = [0, 1, 2, "bad", "good"]
+        for index in (open_before, MCHIndex.open(folder)):
+            assert index.ids() == everything
+            assert len(index) == index.stats()["images"] == 5
+            assert "bad" not in index.search_codes(np.zeros(BITS // 8, np.uint8), 10).ids
+            assert "good" in index.search_codes(np.zeros(BITS // 8, np.uint8), 10).ids
+            assert len(index["bad"].codes) == len(regions)
+    assert [p for p in verify(folder).problems if "'bad'" in p] == verify(folder).problems != []
+    monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
+    for number in range(2):  # the second time from a snapshot
+        with MCHIndex.open(folder) as index:
+            index.add_codes([10 + number], codes_for(number)[:1])
+            index.remove([number])
+            index.set_metadata("good", {"a": number})
+            assert len(index) == 5
+            assert index.search_codes(codes_for(number)[0], 1).ids == [10 + number]
+    assert list(folder.glob("table-*"))
+    with open(tmp_path / "out", "wb") as out:
+        exported = export_index(folder, out)
+    assert (exported.images, exported.lost) == (4, 1)
+    assert import_index(tmp_path / "out", tmp_path / "copy").added == 4
+    with MCHIndex.open(folder) as index:
+        assert index.remove("bad") == 1
+        assert len(index) == 4
+        assert_as_fresh(index)
+    assert verify(folder).problems == []
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        '{"a": ' * 1100 + "1" + "}" * 1100,
+        '{"a": ' * 60_000 + "1" + "}" * 60_000,
+        '{"a": Infinity}',
+        '{"a": 1e999}',
+        "[1]",
+        "nonsense",
+    ],
+    ids=["deep", "very deep", "constant", "large", "list", "nonsense"],
+)
+def test_stored_metadata_that_cannot_be_read_harm_no_other_image(
+    folder: Path, metadata: str
+) -> None:
+    forge(folder, "bad", [0], metadata)
+    with MCHIndex.open(folder) as index:
+        index.set_metadata(1, {"a": 1})
+        with pytest.warns(UserWarning, match="the metadata of image 'bad' cannot be read"):
+            hits = list(index.search_codes(np.zeros(BITS // 8, np.uint8), 10))
+        assert {hit.id: hit.metadata for hit in hits}["bad"] == {}
+        assert index.search_codes(codes_for(1)[0], 10, filter={"a": 1}).ids == [1]
+        assert index.count({"a": {">": 0, "<": 5}}) == 1
+        with pytest.raises(StoreDamagedError, match="the metadata of image 'bad' cannot be read"):
+            index["bad"]
+        (problem,) = verify(folder).problems
+        assert "'bad'" in problem
+        index.set_metadata("bad", {"a": 2})
+        assert index["bad"].metadata == {"a": 2}
+    assert verify(folder).problems == []
+
+
+@pytest.mark.parametrize("metadata", ['{"a": ' * 1100 + "1" + "}" * 1100, '{"a": NaN}', "[]", "x"])
+def test_a_record_with_metadata_that_cannot_be_read_is_refused(folder: Path, metadata: str) -> None:
+    entries = np.zeros(1, code_type(BITS)).tobytes()
+    with MCHIndex.open(folder) as index:
+        with pytest.raises(ValueError, match="the metadata of image 'x'"):
+            index.add_records([Row("x", entries, metadata=metadata)])
+        assert len(index) == 3
+
+
+class Name(enum.StrEnum):
+    CAT = "cat"
+
+
+class Number(enum.IntEnum):
+    SEVEN = 7
+
+
+def test_records_hold_plain_values(folder: Path) -> None:
+    """Their checksums are those of the values that SQLite gives back."""
+    entries = np.zeros(1, code_type(BITS)).tobytes()
+    rows = [
+        Row(Name.CAT, entries, Name.CAT, Number.SEVEN, np.int64(3), metadata="{}"),  # type: ignore[arg-type]
+        Row(Number.SEVEN, entries, str(Name.CAT)),
+    ]
+    with MCHIndex.open(folder) as index:
+        index.add_records(rows)
+        assert [type(id_) for id_ in index.ids()[-2:]] == [str, int]
+        assert index["cat"].path == "cat"
+        with pytest.raises(TypeError, match="float"):
+            index.add_records([Row("x", entries, size=1.5)])  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="64 bits"):
+            index.add_records([Row("x", entries, time=2**63)])
+        with pytest.raises(TypeError, match="an id must be"):
+            index.add_records([Row(1.5, entries)])  # type: ignore[arg-type]
+    assert verify(folder).problems == []
+
+
+def test_the_path_of_an_index_is_not_a_model(folder: Path, tmp_path: Path) -> None:
+    for path in (str(folder), folder, "photos.mch", tmp_path / "photos.mch"):
+        with pytest.raises(ModelError) as error:
+            MCHIndex(path)
+        assert f"MCHIndex.open({os.fspath(path)!r})" in str(error.value)
+    with pytest.raises(ModelError, match="not a model"):
+        MCHIndex.open(tmp_path / "new", folder)
 
 
 def picture() -> bytes:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from helpers.indexes import BITS, answers, assert_as_fresh, content, drawn, tiny
 from helpers.threads import run
 from mchindex import MCHIndex
 from mchindex.errors import StoreBusyError, StoreError
+from mchindex.index.verify import verify
 
 TESTS = Path(__file__).parents[1]
 BATCH = 40
@@ -387,6 +389,313 @@ def test_an_index_can_be_closed_during_a_search(tmp_path: Path) -> None:
             index.close()
             for future in searching:
                 future.result()
+
+
+CLOSE = """
+import random, sys, threading, time
+import numpy as np
+from mchindex import MCHIndex
+folder, codes, turn = sys.argv[1], np.zeros((3, 8), np.uint8), 0
+end = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    turn += 1
+    index = MCHIndex.open(folder, bits=64, wait=600) if turn % 3 else MCHIndex(bits=64, wait=600)
+    index.add_codes([0, 1, 2], codes)
+    wrong = []
+
+    def repeat(work):
+        try:
+            while True:
+                work()
+        except ValueError as error:
+            if "is closed" not in str(error):
+                wrong.append(repr(error))
+        except BaseException as error:
+            wrong.append(repr(error))
+
+    works = [
+        lambda: index.add_codes([0, 1, random.randrange(50)], codes),
+        lambda: index.remove([1, 5, 6]),
+        lambda: index.set_metadata(0, {"a": 1}),
+        lambda: list(index.search_codes(codes)),
+        lambda: index.count({"a": 1}),
+        lambda: list(index.images()),
+    ]
+    threads = [threading.Thread(target=repeat, args=[w], daemon=True) for w in works]
+    for thread in threads:
+        thread.start()
+    time.sleep(random.random() * 0.03)
+    closing = [threading.Thread(target=index.close, daemon=True) for _ in range(2)]
+    for thread in closing:
+        thread.start()
+    for thread in [*closing, *threads]:
+        thread.join(120)
+        if thread.is_alive():
+            sys.exit("a thread hangs")
+    if wrong:
+        sys.exit(str(wrong))
+print(turn)
+"""
+
+
+def test_an_index_can_be_closed_while_threads_write(tmp_path: Path) -> None:
+    (tmp_path / "close.py").write_text(CLOSE)
+    closing = process("-X", "faulthandler", tmp_path / "close.py", tmp_path / "i", 4)
+    out, error = closing.communicate()
+    assert closing.returncode == 0, error
+    assert int(out) > 3
+    with MCHIndex.open(tmp_path / "i") as index:
+        assert_as_fresh(index)
+    assert verify(tmp_path / "i").problems == []
+
+
+CLOSED_BY_SIGNAL = """
+import signal, sys
+import numpy as np
+import numpy.ma  # NumPy would import it in the handler
+from mchindex import MCHIndex
+codes = np.zeros((500, 8), np.uint8)
+for turn in range(30):
+    index = MCHIndex.open(sys.argv[1], bits=64)
+    signal.signal(signal.SIGALRM, lambda *_: index.close())
+    signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0007 * turn)
+    try:
+        while True:
+            index.add_codes(range(500), codes, metadata=[{"a": i} for i in range(500)])
+            index.remove(range(100))
+            list(index.search_codes(codes[0], filter={"a": 3}))
+    except ValueError as error:
+        assert "is closed" in str(error), error
+"""
+
+
+def test_an_index_can_be_closed_by_a_signal_handler(tmp_path: Path) -> None:
+    (tmp_path / "closed.py").write_text(CLOSED_BY_SIGNAL)
+    closing = process("-X", "faulthandler", tmp_path / "closed.py", tmp_path / "i")
+    error = closing.communicate()[1]
+    assert closing.returncode == 0, error
+    assert verify(tmp_path / "i").problems == []
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_closing_twice_and_after_an_error(tmp_path: Path, memory: bool) -> None:
+    index = MCHIndex(bits=BITS) if memory else MCHIndex.open(tmp_path / "i", bits=BITS)
+    with pytest.raises(KeyError), index:
+        index.set_metadata(2, {})
+    index.close()
+    uses: list[Any] = [lambda: len(index), lambda: index.remove([1]), lambda: list(index)]
+    for use in uses:
+        with pytest.raises(ValueError, match="is closed"):
+            use()
+
+
+def test_closing_while_adding_keeps_what_is_stored(tmp_path: Path) -> None:
+    index = MCHIndex.open(tmp_path / "i", tiny_model())
+    with pytest.raises(ValueError, match="is closed"):
+        index.add([drawn(i) for i in range(20)], batch=5, progress=lambda step: index.close())
+    with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
+        assert len(index) == 5
+        assert_as_fresh(index)
+
+
+FORK_AMONG_THREADS = """
+import os, sys, threading, warnings
+import numpy as np
+from mchindex import MCHIndex, StoreError
+warnings.simplefilter("ignore")
+codes = np.zeros((20, 8), np.uint8)
+index = MCHIndex.open(sys.argv[1], bits=64, wait=600)
+index.add_codes(range(20), codes)
+over = threading.Event()
+
+def repeat(work):
+    while not over.is_set():
+        work()
+
+def write():
+    index.add_codes(range(20), codes, metadata=[{"a": 1}] * 20)
+
+def read():
+    list(index.search_codes(codes, filter={"a": 1}))
+
+threads = [threading.Thread(target=repeat, args=[work]) for work in (write, read, read)]
+for thread in threads:
+    thread.start()
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        import signal
+        signal.alarm(60)  # ends a process that hangs
+        for use in (
+            lambda: index.search_codes(codes), lambda: index.search_codes(codes, filter={"a": 1}),
+            lambda: index.add_codes([1], codes[:1]), lambda: len(index), lambda: index["x"],
+        ):
+            try:
+                use()
+                os._exit(1)
+            except StoreError as error:
+                if "forked" not in str(error):
+                    os._exit(2)
+        index.close()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    if status:
+        over.set()
+        sys.exit(f"the forked process ended with {status}")
+over.set()
+for thread in threads:
+    thread.join()
+index.close()
+"""
+
+
+def test_a_process_forked_among_threads_does_not_hang(tmp_path: Path) -> None:
+    (tmp_path / "fork.py").write_text(FORK_AMONG_THREADS)
+    forking = process("-X", "faulthandler", tmp_path / "fork.py", tmp_path / "i")
+    error = forking.communicate()[1]
+    assert forking.returncode == 0, error
+    assert verify(tmp_path / "i").problems == []
+
+
+LEAVE_IN_CHILD = """
+import os, sys, warnings
+from mchindex import MCHIndex, StoreBusyError
+warnings.simplefilter("ignore")
+index, other = MCHIndex.open(sys.argv[1], bits=64), MCHIndex.open(sys.argv[1])
+with index._store.writer():
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        try:
+            other.remove([1])
+            sys.exit("the lock of the parent is gone")
+        except StoreBusyError:
+            pass
+if not child:
+    os._exit(0)  # after leaving the block of the parent
+"""
+
+
+def test_a_forked_process_does_not_give_up_the_lock_of_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "leave.py").write_text(LEAVE_IN_CHILD)
+    forking = process(tmp_path / "leave.py", tmp_path / "i")
+    error = forking.communicate()[1]
+    assert forking.returncode == 0, error
+
+
+ZEROS = np.zeros((1, BITS // 8), np.uint8)
+
+
+def test_an_index_opened_by_a_relative_path_stays_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The current folder may change, and another index may have the same relative path there."""
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+    monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
+    monkeypatch.chdir(tmp_path / "there")
+    with MCHIndex.open("i", bits=BITS) as theirs:
+        theirs.add_codes(range(5), np.repeat(ZEROS, 5, axis=0))
+    files = {file: file.read_bytes() for file in (tmp_path / "there" / "i").iterdir()}
+    monkeypatch.chdir(tmp_path / "here")
+    with MCHIndex.open("i", tiny_model()) as mine:
+        monkeypatch.chdir(tmp_path / "there")
+        mine.add_codes([1, 2], np.repeat(ZEROS, 2, axis=0))
+        mine.add([drawn(0)], ["picture"])
+        assert mine.path == tmp_path / "here" / "i"
+        mine.remove([1])
+        mine.set_metadata(2, {"a": 1})
+        mine.backup(tmp_path / "copy")
+        with MCHIndex.open("i") as theirs, theirs._store.writer():
+            mine.add_codes([3], ZEROS)  # the lock of the other index is not ours
+        assert sorted(map(str, mine)) == ["2", "3", "picture"]
+        assert mine.stats()["bytes"] > 0
+    assert {f: f.read_bytes() for f in (tmp_path / "there" / "i").iterdir()} == files
+    assert verify(tmp_path / "here" / "i", model=False).problems == []
+    with MCHIndex.open(tmp_path / "copy", tiny_model()) as copy:
+        assert sorted(map(str, copy)) == ["2", "picture"]
+    with MCHIndex.open("../here/i", tiny_model()) as again:
+        monkeypatch.chdir("/")
+        assert again.search(drawn(0), 1).ids == ["picture"]  # the model is loaded only now
+
+
+def test_an_index_that_is_moved_while_it_is_open_keeps_working(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
+    index = MCHIndex.open(tmp_path / "a", bits=BITS)
+    index.add_codes(range(5), np.repeat(ZEROS, 5, axis=0))
+    (tmp_path / "a").rename(tmp_path / "b")
+    index.add_codes([5], ZEROS)
+    with MCHIndex.open(tmp_path / "b") as moved:
+        assert len(moved) == 6
+        with moved._store.writer(), pytest.raises(StoreBusyError):
+            index.remove([1])
+    index.remove([0])
+    index.backup(tmp_path / "copy")
+    index.close()
+    assert not (tmp_path / "a").exists()
+    for folder in ("b", "copy"):
+        with MCHIndex.open(tmp_path / folder, create=False) as moved:
+            assert moved.ids() == [1, 2, 3, 4, 5]
+        assert verify(tmp_path / folder).problems == []
+
+
+def test_an_index_never_touches_another_that_took_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 1)
+    mine = MCHIndex.open(tmp_path / "i", bits=BITS)
+    mine.add_codes([1, 2], np.repeat(ZEROS, 2, axis=0))
+    (tmp_path / "i").rename(tmp_path / "away")
+    theirs = MCHIndex.open(tmp_path / "i", bits=BITS)
+    theirs.add_codes(range(10, 20), np.repeat(ZEROS, 10, axis=0))
+    files = sorted(file.name for file in (tmp_path / "i").iterdir())
+    assert "index.sqlite-wal" in files
+    mine.add_codes([3], ZEROS)
+    mine.remove([1])
+    with theirs._store.writer():
+        mine.add_codes([4], ZEROS)
+    mine.backup(tmp_path / "copy")
+    mine.close()  # SQLite would delete the log of the other index, which has its path
+    assert sorted(file.name for file in (tmp_path / "i").iterdir()) == files
+    with MCHIndex.open(tmp_path / "i") as again:
+        assert again.ids() == list(range(10, 20))
+        theirs.remove([10])
+        assert len(again) == 9
+    theirs.close()
+    for folder, ids in (("i", list(range(11, 20))), ("away", [2, 3, 4]), ("copy", [2, 3, 4])):
+        with MCHIndex.open(tmp_path / folder, create=False) as index:
+            assert index.ids() == ids
+        assert verify(tmp_path / folder).problems == []
+
+
+def test_the_model_of_an_index_that_took_its_place_is_not_used(tmp_path: Path) -> None:
+    with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
+        index.add([drawn(0)], ["mine"])
+    loaded, unloaded = MCHIndex.open(tmp_path / "i", tiny_model()), MCHIndex.open(tmp_path / "i")
+    (tmp_path / "i").rename(tmp_path / "away")
+    MCHIndex.open(tmp_path / "i", tiny_model(1)).close()
+    loaded.backup(tmp_path / "copy")
+    assert verify(tmp_path / "copy").problems == []
+    for use in (lambda: unloaded.search(drawn(0)), lambda: unloaded.backup(tmp_path / "other")):
+        with pytest.raises(StoreError, match="moved, deleted or replaced"):
+            use()
+    loaded.close()
+    unloaded.close()
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_a_deleted_index_takes_nothing_more(tmp_path: Path, what: str) -> None:
+    with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
+        index.add_codes([1], ZEROS)
+        if what == "folder":
+            shutil.rmtree(tmp_path / "i")
+        else:
+            (tmp_path / "i" / "index.sqlite").unlink()
+        with pytest.raises(StoreError, match=r"deleted|cannot be changed"):
+            index.add_codes([2], ZEROS)
+        assert index.search_codes(ZEROS[0], 1).ids == [1]
 
 
 def test_two_open_indexes_are_independent(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from helpers.indexes import BITS, codes_for
 from mchindex import MCHIndex
+from mchindex.storage.records import Row, code_type
 
 QUERIES = np.concatenate([codes_for(i)[:1] for i in range(4)])
 
@@ -40,9 +42,91 @@ def test_a_copy_of_answers_needs_no_index(index: MCHIndex, copied: Callable[[Any
     assert copied(same[2]) == same[2]
 
 
-def test_an_option_that_is_not_public(index: MCHIndex) -> None:
-    with pytest.raises(TypeError, match="leave_out"):
-        index.search_codes(QUERIES, leave_out=1)  # type: ignore[call-overload]
+@pytest.mark.parametrize("name", ["leave_out", "max_distance"])
+def test_an_unknown_option(index: MCHIndex, name: str) -> None:
+    message = f"a search has no option '{name}': there are offset, max_radius, .*threads"
+    asked: list[Callable[..., Any]] = [
+        partial(index.search_codes, QUERIES),
+        partial(index.search, id=0),
+    ]
+    for ask in asked:
+        with pytest.raises(TypeError, match=message):
+            ask(**{name: 1})
+
+
+HUGE = 10**30
+
+
+@pytest.mark.parametrize("name", ["k", "offset", "max_radius", "max_buckets", "threads"])
+@pytest.mark.parametrize("wrong", ["3", 2.5, True, [1], np.float32(2), b"1", 1 + 0j, np.array([1])])
+def test_a_number_of_another_type(index: MCHIndex, name: str, wrong: Any) -> None:
+    for ask in (partial(index.search_codes, QUERIES), partial(index.search, id=0)):
+        with pytest.raises(TypeError, match=f"{name} must be an integer, not"):
+            ask(**{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["k", "offset", "max_radius", "max_buckets", "threads"])
+@pytest.mark.parametrize("wrong", [-1, -HUGE, HUGE])
+def test_a_number_out_of_range(index: MCHIndex, name: str, wrong: int) -> None:
+    with pytest.raises(ValueError, match=rf"{name}.* must be at (least|most) \d+, not {wrong}"):
+        index.search_codes(QUERIES, **{name: wrong})  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("most", [2**32 + 1, 2**62, 2**63 - 1])
+def test_large_numbers(index: MCHIndex, most: int) -> None:
+    want = index.search_codes(QUERIES, 4).ids
+    limits: list[dict[str, Any]] = [
+        {"max_radius": most}, {"max_buckets": most}, {"threads": most},
+        {"max_radius": np.uint64(most)},
+    ]  # fmt: skip
+    for limit in limits:
+        assert index.search_codes(QUERIES, 4, **limit).ids == want
+    assert len(index.within(id=0, radius=most)) == 3
+    for page in ({"k": most}, {"offset": most}):
+        with pytest.raises(ValueError, match="k and offset together must be at most"):
+            index.search_codes(QUERIES, **page)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("limits", "error", "message"),
+    [
+        ({"radius": "1"}, TypeError, "radius must be an integer, not str"),
+        ({"radius": 1.0}, TypeError, "radius must be an integer, not float"),
+        ({"radius": None}, TypeError, "radius must be an integer, not NoneType"),
+        ({"radius": -1}, ValueError, "radius must be at least 0, not -1"),
+        ({"radius": HUGE}, ValueError, "radius must be at most"),
+        ({"threads": "x"}, TypeError, "threads must be an integer, not str"),
+        ({"filter": 5}, TypeError, "a filter must be a mapping"),
+        ({"allowed": 5}, TypeError, "allowed must be a list of ids, not int"),
+        ({"allowed": "x"}, TypeError, "ids must be a list"),
+        ({"allowed": [1.5]}, TypeError, "an id must be text or an integer, not float"),
+    ],
+)
+def test_wrong_arguments_of_within(
+    index: MCHIndex, limits: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        index.within(id=0, **limits)
+
+
+def test_numpy_integers_are_integers(index: MCHIndex) -> None:
+    one: Any = np.int8(1)
+    two: Any = np.uint64(2)
+    assert index.search_codes(QUERIES, two, offset=one, threads=one).counts.tolist() == [
+        2, 2, 2, 2,
+    ]  # fmt: skip
+    assert index.within(id=0, radius=one) == index.within(id=0, radius=1)
+
+
+@pytest.mark.parametrize("bad", ["{", '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"])
+def test_a_hit_whose_metadata_cannot_be_read(bad: str) -> None:
+    """Earlier versions could store such metadata."""
+    with MCHIndex(bits=BITS) as index:
+        entries = np.zeros(1, code_type(BITS)).tobytes()
+        index.add_records([Row("bad", entries, metadata=bad), Row("good", entries, metadata="{}")])
+        with pytest.warns(UserWarning, match="the metadata of image 'bad' cannot be read"):
+            hits = index.search_codes(np.zeros(BITS // 8, np.uint8))[:]
+        assert [(hit.id, hit.metadata) for hit in hits] == [("bad", {}), ("good", {})]
 
 
 @pytest.mark.parametrize("wrong", ["album", [("album", "2024")], 5])

@@ -524,10 +524,17 @@ def test_a_config_that_is_none(copy: Path, text: str) -> None:
         MCHModel.load(copy)
 
 
-@pytest.mark.parametrize("version", [2, 99, "1"])
+@pytest.mark.parametrize("version", [2, 99])
 def test_a_model_of_a_newer_program(copy: Path, version: object) -> None:
     edit(copy, lambda config: config.update(format=version))
     with pytest.raises(ModelError, match=f"written by a newer mchindex .format {version}."):
+        MCHModel.load(copy)
+
+
+@pytest.mark.parametrize("version", ["1", 0, -1, True, None, 1.0, []])
+def test_a_model_of_no_known_format(copy: Path, version: object) -> None:
+    edit(copy, lambda config: config.update(format=version))
+    with pytest.raises(ModelError, match=r"config\.json is damaged: .*format"):
         MCHModel.load(copy)
 
 
@@ -570,7 +577,9 @@ def test_a_config_that_lacks_something_or_holds_nonsense(copy: Path, key: str) -
         with pytest.raises(ModelError):
             MCHModel.load(copy)
     edit(copy, lambda config: config.pop(key))
-    with pytest.raises(ModelError, match=f"does not hold a usable model: '{key}'"):
+    with pytest.raises(
+        ModelError, match=f"does not hold a usable model: its config.json has no '{key}'"
+    ):
         MCHModel.load(copy)
 
 

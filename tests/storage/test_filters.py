@@ -1,21 +1,39 @@
 """Filters, compared with the same conditions in plain Python."""
 
-import json
 from operator import ge, gt, le, lt
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mchindex import json_text
 from mchindex.storage import filters
 from mchindex.storage.records import Row
 from mchindex.storage.store import Store
 
-KEYS = ("a", "b", "a.b", "camera", 'quo"te', "")
+# Keys and text that a JSON text, SQL or C may take for something else.
+ODD = (
+    "a\0",
+    "a\0b",
+    "\0",
+    "\x01",
+    "a\x01",
+    "a\x01\x01",
+    "\\u0000",
+    "\\",
+    "a\\\0",
+    "'",
+    "%",
+    "\x1b",
+)
+KEYS = ("a", "b", "a.b", "camera", 'quo"te', "", "$", "$.a", "[0]", *ODD)
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([0.5, 2.0, -1.5]),
-    st.sampled_from(["", "a", "b", "2", "äö"]),
+    st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "a", "b", "2", "äö", "\U0001f63a", "\uffff", *ODD]),
+    st.text("ab\0\x01\x02\\u0\"'.\U0001f63a", max_size=6),
 )  # fmt: skip
 values = st.one_of(
     scalars,
@@ -23,7 +41,9 @@ values = st.one_of(
     st.dictionaries(st.sampled_from(KEYS), scalars, max_size=2),
 )
 metadata = st.one_of(st.none(), st.dictionaries(st.sampled_from(KEYS), values, max_size=4))
-ordered = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5]), st.sampled_from(["", "a"]))
+ordered = st.one_of(
+    st.integers(-3, 3), st.sampled_from([0.5, -1.5]), st.sampled_from(["", "a", "\uffff", *ODD])
+)
 
 
 def several(one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -41,7 +61,9 @@ comparisons = st.one_of(
     ).filter(bool),
 )  # fmt: skip
 conditions = st.dictionaries(
-    st.sampled_from([*KEYS, "camera.a", "a.a.b", "b.a"]), comparisons, max_size=2
+    st.sampled_from([*KEYS, "camera.a", "a.a.b", "b.a", "a.a\0", "a\0.a\0b"]),
+    comparisons,
+    max_size=2,
 )
 
 
@@ -102,20 +124,42 @@ def matches(data: Any, wanted: dict[str, Any]) -> bool:
 @example([{"a": []}, {"a": {}}, {"a": [None]}, {"a": None}, {}, None], {"a": None})
 @example([{"a": "2"}, {"a": 3}, {"a": [1, 5]}, {"a": True}], {"a": {">=": 2}})
 @example([{"camera": {"a": 1}}, {"camera.a": 1}, {"camera": "a"}], {"camera.a": {"!=": 1}})
+@example([{"a": "x"}, {"a": "x\0y"}, {"a": ["x\0"]}, {"a\0": "x"}], {"a": "x"})
+@example([{"a": "x"}, {"a": "x\0y"}, {"a": ["x\0y"]}], {"a": ["x\0y", "x\0z"]})
+@example([{"a": "\\u0000"}, {"a": "\0"}, {"a": "\\\0"}, {"a": "\x01\x01"}], {"a": "\0"})
 def test_filters_agree_with_plain_python(rows: list[Any], wanted: dict[str, Any]) -> None:
+    stored = [None if m is None else json_text.dumps(m) for m in rows]
+    assert matching(stored, wanted) == [i for i, m in enumerate(rows) if matches(m, wanted)]
+
+
+def matching(metadata: list[str | None], wanted: dict[str, Any]) -> list[Any]:
+    """The places of the texts that match when they are stored as metadata."""
     store = Store(None)
     try:
         with store.writer():
-            store.insert(
-                [
-                    Row(i, b"\0" * 7, metadata=None if m is None else json.dumps(m))
-                    for i, m in enumerate(rows)
-                ]
-            )
-        ids = store.ids(store.matching(wanted).tolist())
+            store.insert([Row(i, b"\0" * 7, metadata=text) for i, text in enumerate(metadata)])
+        return store.ids(store.matching(wanted).tolist())
     finally:
         store.close()
-    assert ids == [i for i, m in enumerate(rows) if matches(m, wanted)]
+
+
+@pytest.mark.parametrize(
+    "bad", ['{"a": Infinity}', '{"a": NaN}', "{", "", '{"a": ' + "[" * 3000 + "]" * 3000 + "}"]
+)
+@pytest.mark.parametrize("wanted", [{"a": 1}, {"a": {"!=": 5}}, {"b.c": None}, {"a": {">": 0}}])
+def test_metadata_that_are_not_json_match_nothing(bad: str, wanted: dict[str, Any]) -> None:
+    assert matching(['{"a": 1}', bad, '{"a": 1}'], wanted) == [0, 2]
+
+
+class Shouted(str):
+    def __str__(self) -> str:
+        return self.upper()
+
+
+@pytest.mark.parametrize("value", [Shouted("summer"), np.str_("summer")])
+def test_subclasses_of_text_are_compared_as_text(value: Any) -> None:
+    assert matching(['{"a": "summer"}', '{"a": "SUMMER"}'], {"a": value}) == [0]
+    assert matching(['{"a": "summer"}', '{"a": "z"}'], {"a": {"<=": value}}) == [0]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +171,12 @@ def test_filters_agree_with_plain_python(rows: list[Any], wanted: dict[str, Any]
         ({"a": {">": True}}, "numbers or text"),
         ({"a": {">": [1, object()]}}, "text, a number"),
         ({"a": float("nan")}, "finite"),
+        ({"a": [1, float("inf")]}, "finite"),
+        ({"a": {">": np.float64("inf")}}, "finite"),
         ({1: 2}, "keys of a filter must be text"),
+        ({"\ud800": 2}, "not valid Unicode"),
+        ({"a": "\udcff"}, "not valid Unicode"),
+        ({"a": {">": "\udcff"}}, "not valid Unicode"),
     ],
 )
 def test_invalid_conditions_are_refused(wanted: Any, message: str) -> None:

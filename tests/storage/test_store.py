@@ -420,15 +420,22 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         MCHIndex.open(tmp_path / "i")
 
 
+def set_page_limit(index: MCHIndex, pages: int) -> None:
+    """Makes SQLite behave as if the disk had room for this many pages only."""
+    assert index._store._write is not None
+    with index._store._write.use() as db:
+        db.execute(f"PRAGMA max_page_count = {pages}")
+
+
 def test_a_full_disk_leaves_the_index_unchanged(tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "i", bits=BITS) as index:
         add_codes(index, range(10))
         before = content(index)
-        index._store._write.execute("PRAGMA max_page_count = 20")
+        set_page_limit(index, 20)
         with pytest.raises(StoreError, match="full"):
             add_codes(index, range(10, 3000))
         assert content(index) == before
-        index._store._write.execute("PRAGMA max_page_count = 1000000")
+        set_page_limit(index, 1_000_000)
         add_codes(index, range(10, 3000))
         assert len(index) == 3000
 

@@ -1,9 +1,9 @@
 """Cached features and live views: computed once, never stale, and equal."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from helpers.pictures import encoded, picture, write_pictures
 from mchindex.datasets import FileSource
 from mchindex.models.backbones import Backbone, SmallNet, Wrapped
-from mchindex.models.extract import MODES, Engine, Extractor, Mode
-from mchindex.regions import WHOLE, Boxes, corners_and_centre, grid
+from mchindex.models.extract import MODES, Engine, Extracted, Extractor, Job, Mode
+from mchindex.regions import WHOLE, corners_and_centre, grid
 from mchindex.training.features import (
     WHOLE_ONLY,
     FeatureCache,
@@ -29,20 +29,28 @@ from mchindex.training.live_views import LiveViews
 
 CPU = torch.device("cpu")
 N = 10
+T = TypeVar("T")
 SIX = Fixed(corners_and_centre(0.5))
 modes = pytest.mark.parametrize("mode", MODES)
 
 
 class Counting(Extractor):
-    """Counts the images it was given."""
+    """Counts the images whose features it computes."""
 
     def __init__(self, backbone: Backbone, mode: Mode = "pooled", engine: Engine = "torch") -> None:
         super().__init__(backbone, mode, CPU, engine)
         self.seen = 0
 
-    def __call__(self, images: Sequence[Image.Image], boxes: Boxes) -> NDArray[np.float16]:
-        self.seen += len(images)
-        return super().__call__(images, boxes)
+    def stream(
+        self,
+        sources: Iterable[T],
+        load: Callable[[T], Job | None],
+        regions: int,
+        bytes_of: Callable[[T], int] = lambda source: 0,
+    ) -> Iterator[Extracted[T]]:
+        for part in super().stream(sources, load, regions, bytes_of):
+            self.seen += sum(part.loaded)
+            yield part
 
     def since(self) -> int:
         """How many since the last call."""
@@ -317,6 +325,29 @@ def test_where_features_are_kept_unless_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
     assert default_cache() == Path("/home/someone/.cache/mchindex")
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert default_cache() is None
+
+
+@pytest.mark.parametrize("kind", ["pipe", "shape", "type"])
+def test_a_shard_that_cannot_be_used_is_computed_again(
+    kind: str, tmp_path: Path, source: FileSource, extractor: Counting
+) -> None:
+    cache = FeatureCache(tmp_path / "cache")
+    want = cache.features(extractor, source, range(3), WithCrops(2, 0.5))
+    (path,) = shards(tmp_path / "cache")
+    if kind == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    else:
+        np.save(path, want[:2] if kind == "shape" else want.astype(np.float32))
+    again = cache.features(extractor, source, range(3), WithCrops(2, 0.5))
+    np.testing.assert_array_equal(again, want)
+    assert path.is_file()
 
 
 # Live views.

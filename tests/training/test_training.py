@@ -18,7 +18,12 @@ from helpers.pictures import encoded
 from helpers.toys import Harm, Memory, blobs, gap, same, state_of
 from mchindex.datasets import Dataset, read_folder
 from mchindex.datasets.scenes import scenes
-from mchindex.errors import DatasetError, OutputExistsError, UnfinishedTrainingError
+from mchindex.errors import (
+    DatasetError,
+    OutputExistsError,
+    TrainingError,
+    UnfinishedTrainingError,
+)
 from mchindex.evaluation import Codes, evaluate
 from mchindex.models import METHODS, MCHModel, RegionCodes, create_method
 from mchindex.models.backbones import SmallNet, Wrapped
@@ -454,6 +459,33 @@ def test_labels_that_tell_nothing_apart(method: str, weights: str, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []  # nothing that would get in the way of a second try
 
 
+WILD: dict[str, dict[str, Any]] = {
+    "method": {"settings": {"lr": 1e30, "hidden": 8, "epochs": 2}},
+    "agent": {"agent_settings": AGENT | {"lr": 1e30}},
+    "backbone": {"weights": None, "backbone_settings": {"epochs": 2, "batch": 16, "lr": 1e30}},
+    "fine-tuning": {"finetune": True, "settings": {"lr": 1e30, "hidden": 8, "epochs": 2}},
+}
+
+
+@pytest.mark.parametrize("part", WILD)
+def test_a_training_that_diverges_saves_no_model(part: str, weights: str, tmp_path: Path) -> None:
+    options = replace(quick(weights=weights), **WILD[part])
+    with pytest.raises(TrainingError, match=r"diverged: .* Start over with a lower learning rate"):
+        train(SCENES, options, out=tmp_path / "out")
+    assert not (tmp_path / "out" / CONFIG).exists()
+    assert not (tmp_path / "out" / WEIGHTS).exists()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_features_that_are_not_finite_give_no_model(method: str) -> None:
+    data = blobs(24, dim=20)
+    data.array[5, 0, 2] = np.nan
+    own = {"hidden": 8} if issubclass(METHODS[method], DeepHash) else {}
+    options = quick(method, settings=own | QUICK.get(method, {}))
+    with pytest.raises(TrainingError, match="diverged"):
+        fit_from_views(data, options)
+
+
 def test_no_training_images_or_one(weights: str) -> None:
     for count in (0, 1):
         dataset = scenes(20, size=32, train=count)
@@ -490,6 +522,11 @@ def test_two_images_are_enough(weights: str) -> None:
             "alexnet has no feature map: use regions='crops'",
         ),
         ({"layout": "grid"}, "there is no layout 'grid'"),
+        ({"layout": "grid:20x20@0.2"}, "at most 256 regions"),
+        ({"settings": {"hidden": 10**9}}, "hidden is from 0 to 65,536"),
+        ({"agent_settings": {"width": 10**9}}, "width is from 1 to 65,536"),
+        ({"settings": {"epochs": 2.5}}, "epochs=2.5: expected a value of type int"),
+        ({"settings": {"lr": float("inf")}}, "lr=inf: expected a finite number"),
         ({"bits": 20}, "bits is a multiple of 8"),
         ({"sigma": 0.0}, "sigma is the side of a region"),
         ({"xi": 1.5}, "xi is a probability"),

@@ -6,15 +6,16 @@ from os import PathLike
 from typing import TypeVar
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
+from mchindex.files import open_file
 from mchindex.models.backbones.alexnet import AlexNet
 from mchindex.models.backbones.base import MIN_SIZE, Backbone
 from mchindex.models.backbones.efficientnet_lite0 import EfficientNetLite0
 from mchindex.models.backbones.small import SmallNet
 from mchindex.models.backbones.wrapped import Wrapped
 from mchindex.models.registry import Registry
+from mchindex.models.saved import check_finite, read_tensors
 
 __all__ = [
     "BACKBONES",
@@ -83,9 +84,10 @@ def load_weights(backbone: nn.Module, path: str | PathLike[str]) -> None:
     """
     try:
         if str(path).endswith(".safetensors"):
-            weights = load_file(path)
+            weights = read_tensors(path)
         else:
-            weights = torch.load(path, map_location="cpu", weights_only=True)
+            with open_file(path) as stream:
+                weights = torch.load(stream, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # other files fail in many ways
@@ -96,3 +98,7 @@ def load_weights(backbone: nn.Module, path: str | PathLike[str]) -> None:
     if missing:
         few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
         raise ValueError(f"{path} does not hold this backbone's weights: it lacks {few}")
+    try:
+        check_finite("backbone", backbone)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be used: {error}") from error

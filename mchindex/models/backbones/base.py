@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-MIN_SIZE = 8  # pixels per side of the smallest input
+MIN_SIZE, MAX_SIZE = 8, 1024  # pixels per side of the smallest and largest input
 
 
 class Backbone(nn.Module):
@@ -32,6 +32,10 @@ class Backbone(nn.Module):
         if self.size < MIN_SIZE:
             raise ValueError(
                 f"a backbone needs an input of at least {MIN_SIZE} pixels, not {self.size}"
+            )
+        if self.size > MAX_SIZE:
+            raise ValueError(
+                f"a backbone takes an input of at most {MAX_SIZE} pixels per side, not {self.size}"
             )
 
     @property
