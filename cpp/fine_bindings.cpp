@@ -36,11 +36,12 @@ std::unique_ptr<FineTable> make(const py::object& bits, const py::object& fine_b
               r = int(integer(regions, "regions", 1, FineTable::kMostRegions));
     if (cells.is_none()) return std::make_unique<FineTable>(b, f, r, nullptr, 0);
     Bytes c = packed_codes(cells, f, "cells");
+    if (c.shape(0) > FineTable::kMostCells) throw py::value_error("there may be 65536 cells at most");
     return std::make_unique<FineTable>(b, f, r, c.data(), size_t(c.shape(0)));
 }
 
 void add(FineTable& table, const py::object& keys, const py::object& fine, const py::object& counts,
-         const py::object& codes) {
+         const py::object& codes, const py::object& cells) {
     Ids k = integers(keys, "keys"), count = integers(counts, "counts");
     Bytes f = Bytes(as_array(fine, "fine")), c = packed_codes(codes, table.bits(), "codes");
     const py::ssize_t n = k.size(), width = table.fine_bits() / 8;
@@ -56,8 +57,40 @@ void add(FineTable& table, const py::object& keys, const py::object& fine, const
         starts[size_t(i) + 1] = uint32_t(sum);
     }
     if (sum != int64_t(c.shape(0))) throw py::value_error("counts must add up to the number of codes");
+    py::array_t<uint16_t, kPlain> cell;
+    if (!cells.is_none()) {
+        cell = py::array_t<uint16_t, kPlain>(as_array(cells, "cells"));
+        if (cell.size() != n * table.regions()) throw py::value_error("cells must be one per fine code");
+    }
+    const uint16_t* known = cells.is_none() ? nullptr : cell.data();
     py::gil_scoped_release release;
-    table.add(k.data(), size_t(n), f.data(), starts.data(), c.data());
+    table.add(k.data(), size_t(n), f.data(), starts.data(), c.data(), known);
+}
+
+template <class T>
+py::array as_numpy(const std::vector<T>& values, std::vector<py::ssize_t> shape) {
+    py::array_t<T> out(std::move(shape));
+    std::copy(values.begin(), values.end(), out.mutable_data());
+    return out;
+}
+
+py::dict content(const FineTable& table) {
+    FineTable::Content c;
+    {
+        py::gil_scoped_release release;
+        c = table.content();
+    }
+    const auto n = py::ssize_t(c.keys.size()), r = py::ssize_t(table.regions()), width = py::ssize_t(table.bits() / 8);
+    py::dict out;
+    out["keys"] = as_numpy(c.keys, {n});
+    out["fine"] = as_numpy(c.fine, {n, r, py::ssize_t(table.fine_bits() / 8)});
+    out["counts"] = as_numpy(c.counts, {n});
+    out["codes"] = as_numpy(c.codes, {py::ssize_t(c.codes.size()) / width, width});
+    if (table.n_cells())
+        out["cells"] = as_numpy(c.cells, {n, r});
+    else
+        out["cells"] = py::none();
+    return out;
 }
 
 RankResult rank(const FineTable& table, const py::object& queries, const py::object& k, const py::object& codes,
@@ -132,8 +165,11 @@ void bind_fine(py::module_& m) {
         .def("__len__", &FineTable::size)
         .def("memory", &FineTable::bytes, "Bytes of memory in use.")
         .def("add", &add, py::arg("keys"), py::arg("fine"), py::arg("counts"), py::arg("codes"),
+             py::arg("cells") = py::none(),
              "Add images: keys (n,), ascending and above all earlier ones, fine codes (n, regions,\n"
-             "fine_bits // 8), and for each image the number of its codes in the bucket table, and those codes.")
+             "fine_bits // 8), and for each image the number of its codes in the bucket table, and those codes.\n"
+             "`cells` (n, regions) are the cells of the fine codes, if they are known.")
+        .def("content", &content, "Return everything in the table, as keyword arguments of `add`.")
         .def(
             "remove",
             [](FineTable& t, const py::object& keys) {

@@ -227,35 +227,40 @@ void FineTable::append(int64_t key, const Word* fine, const uint64_t* codes, uin
     ++n_live_;
 }
 
-void FineTable::add(const int64_t* keys, size_t n, const uint8_t* fine, const uint32_t* starts, const uint8_t* codes) {
+void FineTable::add(const int64_t* keys, size_t n, const uint8_t* fine, const uint32_t* starts, const uint8_t* codes,
+                    const uint16_t* cells) {
     if (!n) return;
+    const auto n_regions = size_t(regions_);
     const size_t width = size_t(fine_bits_) / 8, code_width = size_t(bits_) / 8;
-    std::vector<Word> row(row_words_ * n, 0);
-    for (size_t i = 0; i < n * size_t(regions_); ++i) std::memcpy(&row[i * words_], fine + i * width, width);
+    std::vector<Word> rows(row_words_ * n, 0);
+    for (size_t i = 0; i < n * n_regions; ++i) std::memcpy(&rows[i * words_], fine + i * width, width);
     std::vector<uint64_t> wide(starts[n] * code_words_, 0);
     for (size_t i = 0; i < starts[n]; ++i) std::memcpy(&wide[i * code_words_], codes + i * code_width, code_width);
     // Finding the cells takes longest, and needs no lock.
-    std::vector<uint32_t> cell(n_cells_ ? n * size_t(regions_) : 0);
-    std::atomic<size_t> next{0};
-    if (n_cells_) {
+    std::vector<uint32_t> cell(n_cells_ ? n * n_regions : 0);
+    if (n_cells_ && cells) {
+        std::copy_n(cells, cell.size(), cell.begin());
+        if (std::any_of(cell.begin(), cell.end(), [&](uint32_t c) { return c >= n_cells_; }))
+            throw std::invalid_argument("there is no such cell");
+    } else if (n_cells_) {
+        std::atomic<size_t> next{0};
         const int threads = int(std::clamp<size_t>(n * n_cells_ / 100'000, 1, size_t(usable_cores())));
         parallel(threads, [&] {
             for (size_t i; (i = next.fetch_add(1)) < n;)
-                for (size_t r = 0; r < size_t(regions_); ++r)
-                    cell[i * regions_ + r] = nearest_cell(&row[i * row_words_ + r * words_]);
+                for (size_t r = 0; r < n_regions; ++r)
+                    cell[i * n_regions + r] = nearest_cell(&rows[i * row_words_ + r * words_]);
         });
     }
     std::unique_lock lock(mutex_);
     if ((n_rows() && keys[0] <= keys_.back()) || std::adjacent_find(keys, keys + n, std::greater_equal<>{}) != keys + n)
         throw std::invalid_argument("keys must ascend, and be above all keys in the table");
-    if (n_rows() + n > UINT32_MAX / size_t(regions_) || codes_.size() / code_words_ + starts[n] > UINT32_MAX)
+    if (n_rows() + n > UINT32_MAX / n_regions || codes_.size() / code_words_ + starts[n] > UINT32_MAX)
         throw std::invalid_argument("the table is full");
     for (size_t i = 0; i < n; ++i) {
         const size_t at = n_rows();
-        append(keys[i], &row[i * row_words_], wide.data() + starts[i] * code_words_, starts[i + 1] - starts[i]);
-        if (n_cells_)
-            for (size_t r = 0; r < size_t(regions_); ++r)
-                postings_[cell[i * regions_ + r]].push_back(uint32_t(at * regions_ + r));
+        append(keys[i], &rows[i * row_words_], wide.data() + starts[i] * code_words_, starts[i + 1] - starts[i]);
+        for (size_t r = 0; n_cells_ && r < n_regions; ++r)
+            postings_[cell[i * n_regions + r]].push_back(uint32_t(at * n_regions + r));
     }
 }
 
@@ -461,6 +466,31 @@ bool FineTable::read(const int64_t* keys, size_t n, uint8_t* fine) const {
             std::memcpy(fine + i * per_image + r * width, fine_of(row) + r * words_, width);
     }
     return true;
+}
+
+FineTable::Content FineTable::content() const {
+    std::shared_lock lock(mutex_);
+    const auto n_regions = size_t(regions_);
+    const size_t width = size_t(fine_bits_) / 8, code_width = size_t(bits_) / 8;
+    std::vector<uint16_t> cell(n_cells_ ? n_rows() * n_regions : 0);
+    for (size_t c = 0; c < n_cells_; ++c)
+        for (uint32_t entry : postings_[c]) cell[entry] = uint16_t(c);
+    Content out;
+    for (size_t row = 0; row < n_rows(); ++row) {
+        if (!live_[row]) continue;
+        out.keys.push_back(keys_[row]);
+        for (size_t r = 0; r < n_regions; ++r) {
+            const auto* bytes = reinterpret_cast<const uint8_t*>(fine_of(row) + r * words_);
+            out.fine.insert(out.fine.end(), bytes, bytes + width);
+        }
+        for (uint32_t c = code_starts_[row]; c < code_starts_[row + 1]; ++c) {
+            const auto* bytes = reinterpret_cast<const uint8_t*>(&codes_[c * code_words_]);
+            out.codes.insert(out.codes.end(), bytes, bytes + code_width);
+        }
+        out.counts.push_back(code_starts_[row + 1] - code_starts_[row]);
+        if (n_cells_) out.cells.insert(out.cells.end(), &cell[row * n_regions], &cell[row * n_regions] + n_regions);
+    }
+    return out;
 }
 
 }  // namespace mch

@@ -45,7 +45,7 @@ struct RankRows {
 
 class FineTable {
   public:
-    static constexpr int kMostRegions = 256, kMostBits = 1024;
+    static constexpr int kMostRegions = 256, kMostBits = 1024, kMostCells = 1 << 16;
 
     // `cells`: the centres of the cells by which fine codes are found, `n_cells` codes of `fine_bits`.
     FineTable(int bits, int fine_bits, int regions, const uint8_t* cells, size_t n_cells);
@@ -59,8 +59,10 @@ class FineTable {
 
     // Adds images. The keys ascend and are above all earlier ones. `fine` has `regions` codes per image.
     // codes[starts[i]] … codes[starts[i + 1] - 1] are the codes of image i in the bucket table.
-    // Throws std::invalid_argument and changes nothing if the keys do not ascend.
-    void add(const int64_t* keys, size_t n, const uint8_t* fine, const uint32_t* starts, const uint8_t* codes);
+    // `cells`, if not null, has the cell of each fine code, which need not be found again then.
+    // Throws std::invalid_argument and changes nothing if the keys do not ascend or there is no such cell.
+    void add(const int64_t* keys, size_t n, const uint8_t* fine, const uint32_t* starts, const uint8_t* codes,
+             const uint16_t* cells);
     // Unknown keys are ignored; returns how many images were removed.
     uint64_t remove(const int64_t* keys, size_t n);
 
@@ -73,6 +75,15 @@ class FineTable {
 
     // The fine codes of images, `regions` per key; returns false if a key is not in the table.
     bool read(const int64_t* keys, size_t n, uint8_t* fine) const;
+
+    // Everything in the table, as `add` takes it.
+    struct Content {
+        std::vector<int64_t> keys;
+        std::vector<uint8_t> fine, codes;
+        std::vector<uint32_t> counts;
+        std::vector<uint16_t> cells;
+    };
+    Content content() const;
 
   private:
     using Word = uint64_t;
