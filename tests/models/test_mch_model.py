@@ -375,6 +375,7 @@ def test_many_images_are_taken_in_parts(mode: Mode, monkeypatch: pytest.MonkeyPa
         ({"xi": 1.1}, "xi is a probability between 0 and 1"),
         ({"xi": float("nan")}, "xi is a probability between 0 and 1"),
         ({"sigma": 0.0}, "sigma is the side of a region"),
+        ({"layout_name": "grid:20x20@0.2", "xi": 0.0}, "at most 256 regions"),
     ],
 )
 def test_a_model_that_cannot_be(changes: dict[str, Any], message: str) -> None:
