@@ -176,6 +176,9 @@ _BAD_RECORD = (ValueError, TypeError, AttributeError, OverflowError)
 def _record(row: Row, bits: int) -> dict[str, Any]:
     """Raises StoreDamagedError or one of `_BAD_RECORD`."""
     _, entries = unpack_codes([row.key], [row.codes], bits)
+    for name in ("size", "time", "width", "height"):
+        if not isinstance(getattr(row, name), (int, type(None))):
+            raise TypeError(f"its {name} is not an integer")
     return {
         "id": row.id,
         "path": row.path,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -209,11 +208,10 @@ class Searcher:
 
 
 def _metadata(row: Row) -> dict[str, Any]:
-    """The metadata of an image, or none and a warning if they cannot be read."""
+    """The metadata of an image; none if they cannot be read, which `verify` reports."""
     try:
         return row_metadata(row)
-    except StoreDamagedError as error:
-        warnings.warn(str(error), stacklevel=2)
+    except StoreDamagedError:
         return {}
 
 

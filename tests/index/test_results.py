@@ -11,7 +11,6 @@ import pytest
 
 from helpers.indexes import BITS, codes_for
 from mchindex import MCHIndex
-from mchindex.storage.records import Row, code_type
 
 QUERIES = np.concatenate([codes_for(i)[:1] for i in range(4)])
 
@@ -116,17 +115,6 @@ def test_numpy_integers_are_integers(index: MCHIndex) -> None:
         2, 2, 2, 2,
     ]  # fmt: skip
     assert index.within(id=0, radius=one) == index.within(id=0, radius=1)
-
-
-@pytest.mark.parametrize("bad", ["{", '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"])
-def test_a_hit_whose_metadata_cannot_be_read(bad: str) -> None:
-    """Earlier versions could store such metadata."""
-    with MCHIndex(bits=BITS) as index:
-        entries = np.zeros(1, code_type(BITS)).tobytes()
-        index.add_records([Row("bad", entries, metadata=bad), Row("good", entries, metadata="{}")])
-        with pytest.warns(UserWarning, match="the metadata of image 'bad' cannot be read"):
-            hits = index.search_codes(np.zeros(BITS // 8, np.uint8))[:]
-        assert [(hit.id, hit.metadata) for hit in hits] == [("bad", {}), ("good", {})]
 
 
 @pytest.mark.parametrize("wrong", ["album", [("album", "2024")], 5])
