@@ -6,6 +6,8 @@ features say, so that copies and parts of a picture, and pictures that look alik
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import torch
 import torch.nn.functional as nnf
@@ -18,6 +20,7 @@ from mchindex.progress import Progress, Step, silent
 FINE_BITS = 256
 MOST_FINE_BITS = 1024
 CELLS = 4096  # groups of similar fine codes, in a model that was fitted to enough images
+MOST_CELLS = 1 << 16  # that a table takes
 PER_CELL = 16  # codes, at least, for each cell
 ROTATIONS, ROUNDS = 50, 8  # iterations of ITQ and of the clustering
 SAMPLE = 60_000  # features, at most, that a fit uses
@@ -25,10 +28,9 @@ ROWS = 4096  # of features or codes per pass
 
 
 def check_fine_bits(bits: int) -> int:
-    if bits % 8 or not 0 <= bits <= MOST_FINE_BITS:
+    if bits % 8 or not 8 <= bits <= MOST_FINE_BITS:
         raise ValueError(
-            f"fine codes have a multiple of 8 bits, at most {MOST_FINE_BITS}, or 0 for none, "
-            f"not {bits}"
+            f"fine codes have a multiple of 8 bits, from 8 to {MOST_FINE_BITS}, not {bits}"
         )
     return bits
 
@@ -49,6 +51,15 @@ class FineHash(nn.Module):
     @property
     def bits(self) -> int:
         return self.rotation.shape[1]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that fine codes depend on, besides the features."""
+        total = hashlib.sha256()
+        for tensor in (self.mean, self.rotation, self.cells):
+            total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            total.update(tensor.cpu().contiguous().numpy().tobytes())
+        return total.hexdigest()[:32]
 
     def project(self, features: Tensor) -> Tensor:
         """(…, dim) -> (…, bits): one real number per bit. Its sign is the bit of the code, and its
