@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from helpers.forgery import forge
+from helpers.memory import peak
 from helpers.samples import STRATEGIES, clustered, table_of
 from mchindex import BucketTable, MCHIndex
 from mchindex.errors import ImageError, MCHError, ModelError, SnapshotError
@@ -471,10 +472,6 @@ def limited() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> None:

@@ -4,13 +4,13 @@ The steps are `fill` (an index of random codes with metadata), `export` and `imp
 how many bytes the step raised the peak of the process's memory.
 """
 
-import resource
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from helpers.memory import peak
 from mchindex import MCHIndex
 from mchindex.index.export import created, export_index
 from mchindex.index.importing import import_index
@@ -29,7 +29,7 @@ def fill(folder: Path, records: int) -> None:
 
 def main() -> None:
     step, folder, records = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     if step == "fill":
         fill(folder, records)
     elif step == "export":
@@ -37,7 +37,7 @@ def main() -> None:
             assert export_index(folder / "index", out).images == records
     else:
         assert import_index(folder / "export.jsonl", folder / "copy").added == records
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+    print(peak() - before)
 
 
 if __name__ == "__main__":

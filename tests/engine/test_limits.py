@@ -1,6 +1,5 @@
 """within() refuses an answer that would not fit into memory, before the memory is taken."""
 
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.memory import peak
 from helpers.samples import STRATEGIES, uniform
 from mchindex import BucketTable
 
@@ -22,9 +22,9 @@ def filled(images: int, seed: int = 0) -> BucketTable:
 @contextmanager
 def at_most(megabytes: int) -> Iterator[None]:
     """The block may not take more memory than this, at its peak."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     yield
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    grown = (peak() - before) / 2**20
     assert grown <= megabytes
 
 
