@@ -209,9 +209,7 @@ class Adding:
                     del self._under_way[item.id]
         return stored, failed
 
-    def _encoded(
-        self, features: Sequence[NDArray[np.float16]]
-    ) -> list[tuple[bytes, bytes | None]]:
+    def _encoded(self, features: Sequence[NDArray[np.float16]]) -> list[tuple[bytes, bytes | None]]:
         """The codes and the fine codes of each decoded image, as a `Row` holds them."""
         if not features:
             return []
@@ -234,7 +232,7 @@ def _row(item: Item, codes: bytes, fine: bytes | None) -> Row:
     old = item.known.metadata if item.known is not None and item.metadata is None else None
     return Row(
         item.id, codes, item.path, item.size, item.time, item.hash, item.width, item.height,
-        item.metadata if old is None else old,
+        item.metadata if old is None else old, fine=fine,
     )  # fmt: skip
 
 

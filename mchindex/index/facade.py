@@ -379,8 +379,9 @@ class MCHIndex:
             if not single:
                 raise TypeError("within takes one query: call it once per query")
         return self._searcher.within(
-            codes, radius, filter=filter, allowed=allowed, threads=threads, leave_out=leave_out
-        )
+            queries.codes, radius, filter=filter, allowed=allowed, threads=threads,
+            leave_out=leave_out,
+        )  # fmt: skip
 
     @overload
     def search_codes(
@@ -398,9 +399,8 @@ class MCHIndex:
         One code, (bits // 8,), gives Hits. The limits are those of `search`.
         """
         array = np.asarray(codes)
-        answers = self._searcher.search(
-            array[None] if array.ndim == 1 else array, k, None, **limits
-        )
+        query = Query(array[None] if array.ndim == 1 else array)
+        answers = self._searcher.search(query, k, None, **limits)
         return answers[0] if array.ndim == 1 else answers
 
     def _queries(self, query: Any, region: Any) -> tuple[Query, bool]:

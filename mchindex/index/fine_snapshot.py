@@ -27,7 +27,7 @@ def save_fine(table: FineTable, file: Path) -> None:
     }
     crc = 0
     for values in arrays.values():
-        crc = zlib.crc32(values, crc)
+        crc = zlib.crc32(values.data, crc)
     header = {"arrays": {name: values.shape for name, values in arrays.items()}, "crc": crc}
     line = json_text.dumps(header).encode() + b"\n"
     with replacing(file) as stream:

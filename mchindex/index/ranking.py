@@ -105,9 +105,7 @@ def _nearest(buckets: BucketTable, codes: NDArray[np.uint8], budget: Budget) -> 
     parts: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(codes)
     for radius in np.unique(reach).tolist():
         rows = np.flatnonzero(reach == radius)
-        inside = buckets.within(
-            codes[rows], radius, allowed=budget.allowed, threads=budget.threads
-        )
+        inside = buckets.within(codes[rows], radius, allowed=budget.allowed, threads=budget.threads)
         for row, keys in zip(rows, np.split(inside.ids, inside.lims[1:-1]), strict=True):
             parts[row] = keys
     return np.r_[0, np.cumsum([len(part) for part in parts])], np.concatenate(parts)

@@ -173,7 +173,8 @@ class Answers(Sequence[Hits]):
     """The answers to several queries: `answers[i]` are the hits of query i.
 
     The arrays have one row per query: `distances` and `scores` are (queries, k), the others
-    (queries,). The records of the hits are read, for all queries at once, when an answer is first used.
+    (queries,). The records of the hits are read, for all queries at once, when an answer is first
+    used.
     """
 
     def __init__(self, found: Found, read: Reader, limit: Limit | None = None) -> None:

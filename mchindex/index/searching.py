@@ -236,9 +236,7 @@ class Searcher:
         return Hit(row.id, distance, name, box, row.path, _metadata(row), round(score, 4))
 
 
-def _by_code(
-    table: BucketTable, codes: NDArray[np.uint8], k: int, budget: Budget
-) -> Found:
+def _by_code(table: BucketTable, codes: NDArray[np.uint8], k: int, budget: Budget) -> Found:
     found = table.search(
         codes, k, max_radius=budget.max_radius, max_buckets=budget.max_buckets,
         allowed=budget.allowed, threads=budget.threads,

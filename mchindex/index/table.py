@@ -102,10 +102,11 @@ class LiveTable:
         return self._fine_identity.table(self._bits, max(1, len(self._identity.regions)))
 
     def use_fine(self, fine: FineIdentity) -> None:
-        """Takes in fine codes from now on; there are none in the store yet."""
+        """Takes in fine codes from now on, if it does not yet; there are none in the store then."""
         with self._lock:
-            self._fine_identity = fine
-            self._fine = self._new_fine()
+            if self._fine_identity is None:
+                self._fine_identity = fine
+                self._fine = self._new_fine()
 
     @property
     def fine(self) -> FineTable | None:

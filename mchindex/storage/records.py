@@ -127,7 +127,7 @@ def read_row(values: tuple[Any, ...]) -> Row:
     if not isinstance(key, int) or crc != row_crc(key, id_, *rest):
         raise StoreDamagedError(f"the record of image number {key} is damaged")
     path, *others = rest
-    return Row._make((id_, codes, str(id_) if path == "" else path, *others, key))
+    return Row._make((id_, codes, str(id_) if path == "" else path, *others, key, None))
 
 
 def row_values(row: Row, key: int) -> tuple[Any, ...]:

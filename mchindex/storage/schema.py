@@ -50,8 +50,8 @@ CREATE TABLE fine (
 );
 """
 
-# From each format to the next. Creating an index is the first step. An index of format 1 is migrated
-# when fine codes are first stored in it.
+# From each format to the next. Creating an index is the first step. An index of format 1 is
+# migrated when fine codes are first stored in it.
 MIGRATIONS = {0: _SCHEMA, 1: _FINE}
 
 _NEW = ".new-"  # prefix of the folder in which a new index is built
