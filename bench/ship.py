@@ -2,6 +2,7 @@
 
     python bench/ship.py --data DIR                 # COCO images, as for `mch train`
     python bench/ship.py --data DIR --names coco-32 # one of them
+    python bench/ship.py --data DIR --fine          # only fit their fine codes again
     python bench/ship.py --cards                    # only write the cards again
 
 2,000 images of the database are not used in training. The figures on a card are measured by
@@ -23,7 +24,8 @@ from mchindex.catalogue import SHIPPED
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.files import write_file
 from mchindex.models import MCHModel
-from mchindex.training.features import default_cache
+from mchindex.models.fine import FINE_BITS, FineHash
+from mchindex.training.features import FeatureCache, Fixed, default_cache
 from mchindex.training.measure import encode_dataset, measure
 from mchindex.training.options import TrainingOptions
 from mchindex.training.run import train_model
@@ -102,6 +104,18 @@ def train(name: str, dataset: Dataset, args: argparse.Namespace) -> None:
     progress(f"{name}: {figures['base']} -> {figures['mch']}")
 
 
+def fit_fine(name: str, dataset: Dataset, args: argparse.Namespace) -> None:
+    """Fits the fine codes of a model that is there, whose other codes stay the same."""
+    model = MCHModel.load(args.out / name)
+    training, _ = parts(dataset, args.seed)
+    features = FeatureCache(args.cache).features(
+        model.extractor, training.images, training.splits["train"], Fixed(model.layout)
+    )
+    model.fine = FineHash.fit(torch.from_numpy(features).flatten(0, 1), FINE_BITS, args.seed)
+    model.save(args.out / name)
+    write_card(name, args.out)
+
+
 def write_card(name: str, folder: Path) -> None:
     """Writes the card of a saved model beside it."""
     model = MCHModel.load(folder / name)
@@ -111,6 +125,7 @@ def write_card(name: str, folder: Path) -> None:
 def card(name: str, model: MCHModel) -> str:
     """What the model is, what it was trained on and how well it does, in Markdown."""
     about, figures = model.about, model.about["figures"]
+    fine = 0 if model.fine is None else model.fine.bits
     queries, database = (about["measured_on"][part] for part in ("queries", "database"))
     lines = [
         f"| {words} | {f['map']:.3f} | {f['r0']:.4f} | {f['f1_own']:.4f} | {f['empty']:.2f} "
@@ -127,6 +142,8 @@ Codes of {model.bits} bits for everyday photographs. `MCHIndex.open(path, model=
   pass per image, regions are pooled from its feature map.
 - **Hash layer**: {title}, two layers. **Policy**: decides which of five regions (the corners and
   the centre, each half as wide and high as the image) get their own code.
+- **Fine codes** of {fine} bits for all six regions, learnt without labels (principal
+  components of the features, rotated: ITQ), by which hits are ranked.
 - **Trained on** {about["trained_on"]:,} labelled MS-COCO images of 80 everyday classes, with seed
   {about["seed"]}: `python bench/ship.py --data DIR --names {name}`.
 
@@ -150,6 +167,7 @@ def main() -> None:
     p.add_argument(
         "--names", nargs="+", choices=RECIPES, default=list(RECIPES), help="which models (all)"
     )
+    p.add_argument("--fine", action="store_true", help="only fit the fine codes again")
     p.add_argument("--seed", type=int, default=0, help="%(default)s")
     p.add_argument("--cache", type=Path, default=default_cache(), help="features (%(default)s)")
     p.add_argument("--out", type=Path, default=SHIPPED, help="folder of models (%(default)s)")
@@ -160,7 +178,7 @@ def main() -> None:
         return
     dataset = open_dataset(args.data)
     for name in args.names:
-        train(name, dataset, args)
+        (fit_fine if args.fine else train)(name, dataset, args)
 
 
 if __name__ == "__main__":

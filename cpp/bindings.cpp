@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "arguments.h"
+#include "fine_bindings.h"
 #include "mch/probe.h"
 #include "mch/scan.h"
 #include "mch/snapshot.h"
@@ -181,6 +182,7 @@ void raise(const char* name, const std::exception& e) {
 PYBIND11_MODULE(_core, m) {
     m.doc() = "The compiled engine of mchindex.";
     m.attr("__version__") = MCH_VERSION;
+    bind_fine(m);
 
     py::register_exception_translator([](std::exception_ptr p) {
         try {

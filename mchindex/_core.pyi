@@ -1,8 +1,8 @@
 """Types of the compiled engine. `make check` compares this file with the extension."""
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from os import PathLike
-from typing import Literal, SupportsIndex, final
+from typing import Any, Literal, SupportsIndex, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -91,6 +91,71 @@ class BucketTable:
     def save(self, path: str | PathLike[str]) -> None: ...
     @staticmethod
     def load(path: str | PathLike[str], mmap: bool = False) -> BucketTable: ...
+
+@final
+class RankResult:
+    """The result of `FineTable.rank`: one row per query."""
+
+    @property
+    def keys(self) -> NDArray[np.int64]: ...
+    @property
+    def scores(self) -> NDArray[np.float32]: ...
+    @property
+    def similarities(self) -> NDArray[np.float32]: ...
+    @property
+    def regions(self) -> NDArray[np.int16]: ...
+    @property
+    def distances(self) -> NDArray[np.int32]: ...
+    @property
+    def looked_at(self) -> NDArray[np.int64]: ...
+
+@final
+class FineTable:
+    """The fine codes of images, one per region, by which images are ranked.
+
+    Any number of threads may use a table at the same time.
+    """
+
+    def __init__(
+        self,
+        bits: SupportsIndex,
+        fine_bits: SupportsIndex,
+        regions: SupportsIndex,
+        cells: ArrayLike | None = None,
+    ) -> None: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def fine_bits(self) -> int: ...
+    @property
+    def regions(self) -> int: ...
+    @property
+    def n_cells(self) -> int: ...
+    def __len__(self) -> int: ...
+    def memory(self) -> int: ...
+    def add(
+        self,
+        keys: ArrayLike,
+        fine: ArrayLike,
+        counts: ArrayLike,
+        codes: ArrayLike,
+        cells: ArrayLike | None = None,
+    ) -> None: ...
+    def content(self) -> dict[str, NDArray[Any]]: ...
+    def remove(self, keys: _Ids) -> int: ...
+    def rank(
+        self,
+        queries: ArrayLike,
+        k: SupportsIndex = 10,
+        codes: ArrayLike | None = None,
+        weights: Sequence[float] = ...,
+        candidates: tuple[ArrayLike, ArrayLike] | None = None,
+        near: SupportsIndex = 0,
+        probes: SupportsIndex = 0,
+        allowed: _Ids | None = None,
+        threads: SupportsIndex = 0,
+    ) -> RankResult: ...
+    def read(self, keys: _Ids) -> NDArray[np.uint8]: ...
 
 def cpu_paths() -> list[str]: ...
 def cpu_path() -> str: ...

@@ -93,11 +93,20 @@ class Adding:
     """One run of `add`, within the writer's lock."""
 
     def __init__(
-        self, store: Store, table: LiveTable, model: MCHModel, batch: int, update: bool
+        self,
+        store: Store,
+        table: LiveTable,
+        model: MCHModel,
+        batch: int,
+        update: bool,
+        again: bool = False,
     ) -> None:
-        """With `update`, unchanged images are encoded too, and ids that are not stored fail."""
+        """With `update`, unchanged images are encoded too, and ids that are not stored fail. With
+        `again`, unchanged images are encoded if they have no fine codes, and the model makes them.
+        """
         self._store, self._table, self._model = store, table, model
         self._batch, self._update = batch, update
+        self._again = again and model.fine is not None
         self._boxes = model.layout.array()
         self._under_way: Counter[Id] = Counter()
 
@@ -137,7 +146,8 @@ class Adding:
 
     def _decode(self, item: Item) -> tuple[Any, NDArray[np.float64]] | None:
         """The picture and the boxes to encode; None if there is nothing to encode."""
-        picture = item.load(self._model.least, force=self._update)
+        again = self._again and item.known is not None and not item.known.fine
+        picture = item.load(self._model.least, force=self._update or again)
         return None if picture is None else (picture.image, self._boxes)
 
     def _batches(
@@ -174,7 +184,7 @@ class Adding:
         touched: dict[Id, dict[str, Any]] = {}
         for item in batch:
             if item.decoded:
-                rows.append(_row(item, next(codes)))
+                rows.append(_row(item, *next(codes)))
             elif item.error is not None:
                 failed.append(Failure(item.name, item.error))
             else:
@@ -199,26 +209,30 @@ class Adding:
                     del self._under_way[item.id]
         return stored, failed
 
-    def _encoded(self, features: Sequence[NDArray[np.float16]]) -> list[bytes]:
-        """The codes of each decoded image, as a `Row` holds them."""
+    def _encoded(self, features: Sequence[NDArray[np.float16]]) -> list[tuple[bytes, bytes | None]]:
+        """The codes and the fine codes of each decoded image, as a `Row` holds them."""
         if not features:
             return []
-        regions = self._model.regions_of(np.concatenate(features))
-        encoded, bits = self._model.choose(regions), self._model.bits
+        joined = np.concatenate(features)
+        encoded, bits = self._model.choose(self._model.regions_of(joined)), self._model.bits
         entries = np.zeros(len(encoded), code_type(bits))
         entries["region"], entries["code"] = encoded.regions, encoded.codes
         entries["keep"] = encoded.keep[encoded.images, encoded.regions]
         ends = np.searchsorted(encoded.images, np.arange(len(encoded.kept) + 1))
-        return [entries[a:b].tobytes() for a, b in itertools.pairwise(ends)]
+        codes = [entries[a:b].tobytes() for a, b in itertools.pairwise(ends)]
+        if self._model.fine is None:
+            return [(code, None) for code in codes]
+        fine = self._model.fine.codes(joined)
+        return [(code, some.tobytes()) for code, some in zip(codes, fine, strict=True)]
 
 
-def _row(item: Item, codes: bytes) -> Row:
+def _row(item: Item, codes: bytes, fine: bytes | None) -> Row:
     assert item.id is not None
     # A changed file keeps its metadata unless new metadata is given.
     old = item.known.metadata if item.known is not None and item.metadata is None else None
     return Row(
         item.id, codes, item.path, item.size, item.time, item.hash, item.width, item.height,
-        item.metadata if old is None else old,
+        item.metadata if old is None else old, fine=fine,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import IO, Any, TypedDict
+from typing import IO, Any, Literal, TypedDict
 
 import numpy as np
 from PIL import Image
@@ -35,8 +35,11 @@ class Limits(TypedDict, total=False):
     filter: Filter | None  # conditions on the metadata
     allowed: Iterable[Id] | None  # only these ids
     threads: int  # 0: all cores
+    rank: Rank | None  # how hits are ordered; None: "best" if the index has fine codes
 
 
+Rank = Literal["best", "code", "fine"]
+RANKS: tuple[Rank, ...] = ("best", "code", "fine")
 MOST = 2**63 - 1  # the largest number that the engine takes
 
 
@@ -65,6 +68,14 @@ def whole(name: str, value: Any, least: int) -> int:
 
 def whole_or_none(name: str, value: Any, least: int) -> int | None:
     return None if value is None else whole(name, value, least)
+
+
+def rank_or_none(value: Any) -> Rank | None:
+    """An argument that must be one of RANKS, or None."""
+    if value is not None and value not in RANKS:
+        raise ValueError(f"rank must be one of {', '.join(RANKS)}, not {value!r}")
+    rank: Rank | None = value
+    return rank
 
 
 def mapping(filter: Any) -> Filter:

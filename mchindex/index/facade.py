@@ -31,6 +31,7 @@ from mchindex.index.inputs import (
     to_items,
 )
 from mchindex.index.model import AnyModel, IndexModel
+from mchindex.index.ranking import Query
 from mchindex.index.results import Answers, Hits
 from mchindex.index.searching import Searcher
 from mchindex.index.table import LiveTable
@@ -89,7 +90,7 @@ class MCHIndex:
         try:
             self._store.check_schema()
             self._model = IndexModel(self._store, model, bits, wait, device)
-            self._live = LiveTable(self._store, self.bits)
+            self._live = LiveTable(self._store, self.identity, self._model.fine)
             self._searcher = Searcher(self._store, self._live, self.identity)
         except BaseException:
             self._store.close()
@@ -160,6 +161,7 @@ class MCHIndex:
         metadata: EachMetadata | None = None,
         progress: bool | OnCommit | None = None,
         batch: int = BATCH,
+        again: bool = False,
     ) -> Added:
         """Adds images: files, folders, patterns, file objects, Pillow images, arrays, tensors, or
         any iterable of these.
@@ -171,13 +173,15 @@ class MCHIndex:
         function of the path (of the id, for a picture in memory).
         `progress`: a function that is called with a `Commit` after each commit, or whether to show
         a progress bar. None shows one on a terminal.
+        `again`: whether to encode unchanged images, too, that have no fine codes yet, because an
+        earlier version added them.
 
         A single image that cannot be read raises ImageError. Of several images, those that cannot
         be read, whose metadata cannot be stored, or whose id an earlier one has, are listed in the
         result's `failed`. An exception of a metadata function is raised. Committed images survive a
         crash. To continue an interrupted `add`, run it again.
         """
-        return self._add(images, ids, metadata, progress, batch, update=False)
+        return self._add(images, ids, metadata, progress, batch, update=False, again=again)
 
     def update(
         self,
@@ -199,13 +203,16 @@ class MCHIndex:
         progress: bool | OnCommit | None,
         batch: int,
         update: bool,
+        again: bool = False,
     ) -> Added:
         if batch < 1:
             raise ValueError(f"batch must be at least 1, not {batch}")
         result = Added()
         with self._live.writing(self.wait):
             items, total = to_items(images, ids, metadata, result.ignored)
-            adding = Adding(self._store, self._live, self.model, batch, update)
+            if (fine := self._model.take_fine()) is not None:
+                self._live.use_fine(fine)
+            adding = Adding(self._store, self._live, self.model, batch, update, again)
             with reporting(progress) as report:
                 adding.run(items, total, result, report)
         if result.failed and _is_one_picture(images):
@@ -326,12 +333,15 @@ class MCHIndex:
         region: Sequence[float] | str | None = None,
         **limits: Unpack[Limits],
     ) -> Hits | Answers:
-        """The k images nearest to an image (Hits), or to each of several images (Answers).
+        """The k images that match an image best (Hits), or each of several images (Answers).
 
         `region` searches by a part of the query: a box (x0, y0, x1, y1) in pixels.
         `id` instead of a query finds more images like one in the index, which is left out of the
         hits; `region` is then the name of one of its regions that has a code ("top-left").
 
+        `rank`: "best" puts first what looks most like the query, then what shows the same things;
+        "fine" looks for the same picture, its copies and parts; "code" is the order of Algorithm 1,
+        by the distance of codes alone. The default is "best" if all images have fine codes.
         `offset` skips hits: `offset=10` gives the second page of ten.
         `max_radius` limits the distance and `max_buckets` the work. If a limit may have kept images
         out, `exact` is False and `limited_by` names the limit.
@@ -341,10 +351,10 @@ class MCHIndex:
         if (query is None) == (id is None):
             raise TypeError("search takes either a query or the id of an image in the index")
         if id is not None:
-            code, name = self._searcher.code_of(id, region)
-            return self._searcher.search(code, k, name, **limits)[0]
-        codes, single = self._query_codes(query, region)
-        answers = self._searcher.search(codes, k, None, **limits)
+            one, name = self._searcher.query_of(id, region)
+            return self._searcher.search(one, k, name, **limits)[0]
+        queries, single = self._queries(query, region)
+        answers = self._searcher.search(queries, k, None, **limits)
         return answers[0] if single else answers
 
     def within(
@@ -363,14 +373,15 @@ class MCHIndex:
             raise TypeError("within takes either a query or the id of an image in the index")
         leave_out = None
         if id is not None:
-            codes, leave_out = self._searcher.code_of(id, region)
+            queries, leave_out = self._searcher.query_of(id, region)
         else:
-            codes, single = self._query_codes(query, region)
+            queries, single = self._queries(query, region)
             if not single:
                 raise TypeError("within takes one query: call it once per query")
         return self._searcher.within(
-            codes, radius, filter=filter, allowed=allowed, threads=threads, leave_out=leave_out
-        )
+            queries.codes, radius, filter=filter, allowed=allowed, threads=threads,
+            leave_out=leave_out,
+        )  # fmt: skip
 
     @overload
     def search_codes(
@@ -388,17 +399,16 @@ class MCHIndex:
         One code, (bits // 8,), gives Hits. The limits are those of `search`.
         """
         array = np.asarray(codes)
-        answers = self._searcher.search(
-            array[None] if array.ndim == 1 else array, k, None, **limits
-        )
+        query = Query(array[None] if array.ndim == 1 else array)
+        answers = self._searcher.search(query, k, None, **limits)
         return answers[0] if array.ndim == 1 else answers
 
-    def _query_codes(self, query: Any, region: Any) -> tuple[NDArray[np.uint8], bool]:
-        """The codes of one or several queries, and whether a single query was given."""
+    def _queries(self, query: Any, region: Any) -> tuple[Query, bool]:
+        """One or several queries as the search takes them, and whether a single one was given."""
         if isinstance(region, str):
             raise TypeError("the region of a query must be a box (x0, y0, x1, y1) in pixels")
         single = one_image(query)
-        return self.model.encode_query([query] if single else query, region), single
+        return Query(*self.model.encode_queries([query] if single else query, region)), single
 
     # Contents.
 

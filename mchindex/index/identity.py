@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mchindex._core import BucketTable
+import numpy as np
+from numpy.typing import NDArray
+
+from mchindex._core import BucketTable, FineTable
 from mchindex.errors import ModelMismatchError
 from mchindex.regions import Box, Layout, PixelBox, in_pixels
 from mchindex.storage.store import Store
@@ -112,3 +116,43 @@ class Identity:
             )
         if (self.regions, self.boxes) != (other.regions, other.boxes):
             raise ModelMismatchError(f"{theirs} and {mine} have different regions")
+
+
+@dataclass(frozen=True, eq=False)
+class FineIdentity:
+    """What defines the fine codes of an index."""
+
+    bits: int
+    fingerprint: str  # of the model's fine hash
+    cells: NDArray[np.uint8]  # (cells, bits // 8), see `FineTable`
+
+    @classmethod
+    def of_model(cls, model: MCHModel) -> FineIdentity | None:
+        """None if the model has no fine codes."""
+        fine = model.fine
+        if fine is None:
+            return None
+        return cls(fine.bits, fine.fingerprint, fine.cells.cpu().numpy())
+
+    @classmethod
+    def of_store(cls, store: Store) -> FineIdentity | None:
+        """What a store records; None if it has no fine codes. Raises StoreDamagedError."""
+        facts = store.get("fine")
+        if facts is None:
+            return None
+        try:
+            bits = facts["bits"]
+            cells = np.frombuffer(base64.b64decode(facts["cells"], validate=True), np.uint8)
+            cells = cells.reshape(-1, bits // 8)
+            FineTable(8, bits, 1, cells if len(cells) else None)
+            return cls(bits, str(facts["fingerprint"]), cells)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            raise store.unreadable("fine") from None
+
+    def to_json(self) -> dict[str, Any]:
+        cells = base64.b64encode(self.cells.tobytes()).decode()
+        return {"bits": self.bits, "fingerprint": self.fingerprint, "cells": cells}
+
+    def table(self, bits: int, regions: int) -> FineTable:
+        """An empty table, for images with codes of `bits` bits."""
+        return FineTable(bits, self.bits, regions, self.cells if len(self.cells) else None)

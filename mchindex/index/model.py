@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 from mchindex.catalogue import shipped_name
 from mchindex.errors import ModelMismatchError, StoreDamagedError, StoreError
 from mchindex.index.backup import MODEL_FOLDER
-from mchindex.index.identity import Identity
+from mchindex.index.identity import FineIdentity, Identity
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class IndexModel:
         self._lock = threading.RLock()
         self._model: MCHModel | None = None
         self.identity = self._identified(model, bits)
+        self.fine = FineIdentity.of_store(store)  # None: the index has no fine codes
 
     def _identified(self, model: AnyModel | None, bits: int | None) -> Identity:
         """The identity of the index: read from it, or written to it if it is new."""
@@ -52,7 +53,9 @@ class IndexModel:
                 if identity is None:
                     identity = self._new_identity(model, bits)
                     self._keep_model()  # first: an index that names a model must have it
-                    self._store.set(model=identity.to_json())
+                    fine = None if self._model is None else FineIdentity.of_model(self._model)
+                    facts = {} if fine is None else {"fine": fine.to_json()}
+                    self._store.set(model=identity.to_json(), **facts)
                     return identity
         if bits is not None and bits != identity.bits:
             raise ModelMismatchError(
@@ -87,6 +90,24 @@ class IndexModel:
             return
         if shipped_name(self._model.fingerprint) is None:
             self._model.save(folder / MODEL_FOLDER)
+
+    def take_fine(self) -> FineIdentity | None:
+        """Within the writer's lock: the fine codes that images to add get; None for none.
+
+        Raises ModelMismatchError if the index has fine codes of another kind.
+        """
+        new, old = FineIdentity.of_model(self.model), FineIdentity.of_store(self._store)
+        if new is None:
+            return None
+        if old is None:
+            self._store.set(fine=new.to_json())
+        elif old.fingerprint != new.fingerprint:
+            raise ModelMismatchError(
+                f"{self._store.name} has the fine codes of another version of its model: create a "
+                "new index"
+            )
+        self.fine = new
+        return new
 
     def _use(self, model: AnyModel, identity: Identity) -> None:
         loaded = self._loaded(model)

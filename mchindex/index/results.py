@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import SearchResult
+from mchindex.index.arguments import Rank
 from mchindex.regions import PixelBox
 from mchindex.storage.records import Id
 
-Limit = Literal["max_radius", "max_buckets"]
+Limit = Literal["max_radius", "max_buckets", "candidates"]
 MOST = 2**63 - 1  # the engine counts no more buckets
 
 
@@ -27,11 +28,13 @@ class Hit:
     box: PixelBox | None  # the region: x0, y0, x1, y1 in pixels of the stored image
     path: str | None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    score: float = 0.0  # how well it matches, from 0 to 1
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-compatible values."""
         return {
             "id": self.id,
+            "score": self.score,
             "distance": self.distance,
             "region": self.region,
             "box": None if self.box is None else list(self.box),
@@ -47,10 +50,11 @@ class Hits(Sequence[Hit]):
     hits: tuple[Hit, ...]
     buckets: int  # that Algorithm 1 visits, including empty ones
     radius: int  # the Hamming radius that was reached
-    candidates: int  # stored codes in the visited buckets
+    candidates: int  # stored codes in the visited buckets; with fine codes, images compared
     exact: bool  # False if a limit may have kept images out
     limited_by: Limit | None = None  # the limit that did so
     codes: int = 0  # in the index: the engine never looks at more
+    rank: Rank = "code"  # how the hits are ordered
 
     @property
     def ids(self) -> list[Id]:
@@ -72,6 +76,8 @@ class Hits(Sequence[Hit]):
 
     def effort(self) -> str:
         """The work that the search did, in words."""
+        if self.rank != "code":
+            return f"{self.candidates:,} image{'' if self.candidates == 1 else 's'} compared"
         text = f"{self.buckets:,} bucket{'' if self.buckets == 1 else 's'}, radius {self.radius}"
         if self.buckets > max(self.codes, 1):
             # Most of these buckets are empty, and the engine did not visit them.
@@ -95,10 +101,13 @@ class Hits(Sequence[Hit]):
             "exact": self.exact,
             "limited_by": self.limited_by,
             "codes": self.codes,
+            "rank": self.rank,
         }
 
     def __repr__(self) -> str:
-        lines = [f"  {hit.distance:3d}  {hit.region:<12}  {hit.id}" for hit in self[:10]]
+        lines = [
+            f"  {hit.score:.2f}  {hit.distance:3d}  {hit.region:<12}  {hit.id}" for hit in self[:10]
+        ]
         more = [f"  … {len(self) - 10} more"] if len(self) > 10 else []
         limit = f" (stopped by {self.limited_by})" if self.limited_by else ""
         count = f"{len(self)} hit{'' if len(self) == 1 else 's'}"
@@ -111,12 +120,12 @@ class Hits(Sequence[Hit]):
         return hits_html(self)
 
 
-Reader = Callable[[NDArray[np.int64], NDArray[np.int16], NDArray[np.int32]], list[list[Hit]]]
+Reader = Callable[["Found"], list[list[Hit]]]
 
 
 @dataclass(eq=False)
 class Found:
-    """What the table found for each query, before the records of the hits are read.
+    """What was found for each query, before the records of the hits are read.
 
     The arrays have one row per query; `keys` holds -1 where there are fewer hits than columns.
     """
@@ -124,42 +133,48 @@ class Found:
     keys: NDArray[np.int64]  # (queries, k)
     distances: NDArray[np.int32]  # (queries, k)
     regions: NDArray[np.int16]  # (queries, k)
+    scores: NDArray[np.float32]  # (queries, k)
     buckets: NDArray[np.int64]
     radius: NDArray[np.int32]
     candidates: NDArray[np.int64]
     exact: NDArray[np.bool_]
     codes: int
+    rank: Rank = "code"
 
     @classmethod
-    def of(cls, result: SearchResult, codes: int) -> Found:
+    def of(cls, result: SearchResult, codes: int, bits: int) -> Found:
+        scores = (1 - result.distances / np.float32(bits)).astype(np.float32)
         return cls(
-            result.ids, result.distances, result.regions, result.buckets, result.radius,
+            result.ids, result.distances, result.regions, scores, result.buckets, result.radius,
             result.candidates, result.exact, codes,
         )  # fmt: skip
 
     def columns(self, start: int, stop: int) -> Found:
         """The hits of each query from `start` to `stop`."""
-        page = slice(start, stop)
-        return self._with(self.keys[:, page], self.distances[:, page], self.regions[:, page])
+        return self._at(slice(start, stop))
 
     def without(self, key: int, k: int) -> Found:
         """At most k hits of a single query, without one image."""
         keep = self.keys[0] != key
         keep[k if keep.all() else len(keep) :] = False
-        return self._with(self.keys[:, keep], self.distances[:, keep], self.regions[:, keep])
+        return self._at(keep)
 
-    def _with(self, keys: Any, distances: Any, regions: Any) -> Found:
-        return Found(
-            keys, distances, regions, self.buckets, self.radius, self.candidates, self.exact,
-            self.codes,
-        )  # fmt: skip
+    def _at(self, columns: Any) -> Found:
+        return replace(
+            self,
+            keys=self.keys[:, columns],
+            distances=self.distances[:, columns],
+            regions=self.regions[:, columns],
+            scores=self.scores[:, columns],
+        )
 
 
 class Answers(Sequence[Hits]):
     """The answers to several queries: `answers[i]` are the hits of query i.
 
-    The arrays have one row per query: `distances` is (queries, k), the others (queries,). The
-    records of the hits are read, for all queries at once, when an answer is first used.
+    The arrays have one row per query: `distances` and `scores` are (queries, k), the others
+    (queries,). The records of the hits are read, for all queries at once, when an answer is first
+    used.
     """
 
     def __init__(self, found: Found, read: Reader, limit: Limit | None = None) -> None:
@@ -168,6 +183,7 @@ class Answers(Sequence[Hits]):
         self._read: Reader | None = read
         self._hits: list[list[Hit]] = []
         self.distances = found.distances
+        self.scores = found.scores
         self.counts: NDArray[np.int64] = (found.keys >= 0).sum(1)
         self.buckets = found.buckets
         self.radius = found.radius
@@ -178,8 +194,7 @@ class Answers(Sequence[Hits]):
         """Reads the records of all hits, unless they have been read already."""
         read = self._read  # another thread may be loading them, too
         if read is not None:
-            found = self._found
-            self._hits = read(found.keys, found.regions, found.distances)
+            self._hits = read(self._found)
             self._read = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -197,6 +212,7 @@ class Answers(Sequence[Hits]):
             exact,
             None if exact else self._limit,
             self._found.codes,
+            self._found.rank,
         )
 
     def __len__(self) -> int:

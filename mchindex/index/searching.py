@@ -19,16 +19,19 @@ from mchindex.errors import StoreDamagedError, StoreError
 from mchindex.index.arguments import (
     Filter,
     Limits,
+    Rank,
     check_options,
     mapping,
+    rank_or_none,
     whole,
     whole_or_none,
 )
 from mchindex.index.identity import Identity
 from mchindex.index.inputs import resolved_ids
+from mchindex.index.ranking import Budget, Query, ranked
 from mchindex.index.results import Answers, Found, Hit, Hits, Limit
-from mchindex.index.table import LiveTable
-from mchindex.storage.records import Id, Row, row_metadata, unpack_codes
+from mchindex.index.table import LiveTable, Tables
+from mchindex.storage.records import Id, Row, row_metadata, unpack_codes, unpack_fine
 from mchindex.storage.store import Store
 
 FILTERS = 8  # filters whose results are cached
@@ -52,8 +55,8 @@ class Searcher:
             with contextlib.suppress(StoreError):  # looking at these answers will say why
                 answers.load()
 
-    def code_of(self, id: Id, region: Any) -> tuple[NDArray[np.uint8], Id]:
-        """The code of an image in the index, as an array of one row, and the image's stored id."""
+    def query_of(self, id: Id, region: Any) -> tuple[Query, Id]:
+        """An image in the index as a query, and its stored id."""
         row = self._store.row(*resolved_ids(self._store, [id]))
         if row is None:
             raise KeyError(f"there is no image {id!r} in {self._store.name}")
@@ -62,43 +65,77 @@ class Searcher:
         name = names[int(entries["region"].argmin())] if region is None else region
         if name not in names:
             raise ValueError(f"image {id!r} has no code for {name!r}, only for {', '.join(names)}")
-        return entries["code"][[names.index(name)]], row.id
+        place = names.index(name)
+        fine = self._fine_of(row.key, int(entries["region"][place]))
+        return Query(entries["code"][[place]], fine), row.id
+
+    def _fine_of(self, key: int, region: int) -> NDArray[np.float32] | None:
+        """The fine code of a stored image as a query; None if it has none."""
+        table = self._live.fine
+        if table is None or (blob := self._store.fine([key]).get(key)) is None:
+            return None
+        codes = unpack_fine([key], [blob], table.regions, table.fine_bits)[0]
+        bits = np.unpackbits(codes[region if region < len(codes) else 0])
+        return np.where(bits, 1, -1).astype(np.float32)[None]
 
     def search(
         self,
-        codes: Any,
+        query: Query,
         k: int,
         leave_out: Id | None,
         /,
         **limits: Unpack[Limits],
     ) -> Answers:
-        """The k images nearest to each code. `leave_out` is an image that is not to be a hit; with
-        it, there is only one code."""
+        """The k images that match each query best. `leave_out` is an image that is not to be a hit;
+        with it, there is only one query."""
         check_options(limits, "a search")
         k = whole("k", k, 1)
         offset = whole("offset", limits.get("offset", 0), 0)
         max_radius = whole_or_none("max_radius", limits.get("max_radius"), 0)
         max_buckets = whole_or_none("max_buckets", limits.get("max_buckets"), 0)
         threads = whole("threads", limits.get("threads", 0), 0)
+        rank = self._rank(rank_or_none(limits.get("rank")), query)
         wanted = offset + k
         if wanted > MOST_HITS:
             raise ValueError(f"k and offset together must be at most {MOST_HITS}, not {wanted}")
         select = self._selection(limits.get("filter"), limits.get("allowed"), leave_out)
 
-        def find(table: BucketTable, chosen: _Selected | None) -> Found:
+        def find(tables: Tables, chosen: _Selected | None) -> Found:
             keys, excluded = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
-            found = Found.of(
-                table.search(
-                    codes, wanted + (excluded is not None), max_radius=max_radius,
-                    max_buckets=max_buckets, allowed=keys, threads=threads,
-                ),
-                table.n_codes,
-            )  # fmt: skip
+            budget = Budget(max_radius, max_buckets, keys, threads)
+            count = wanted + (excluded is not None)
+            if rank == "code":
+                found = _by_code(tables.buckets, query.codes, count, budget)
+            else:
+                assert tables.fine is not None
+                count = min(count, max(1, len(tables.fine)))
+                found = ranked(tables.buckets, tables.fine, query, count, rank, budget)
             found = found if excluded is None else found.without(excluded, wanted)
             return found.columns(offset, wanted) if offset else found
 
         limit = _first_limit(self._identity.bits, max_radius, max_buckets)
+        if limit is None and rank == "best":
+            limit = "candidates"
         return self._answers(self._live.consistently(select, find), limit)
+
+    def _rank(self, rank: Rank | None, query: Query) -> Rank:
+        """How to order hits. Raises ValueError if the index or the query has no fine codes."""
+        if rank == "code":
+            return rank
+        if query.fine is not None and self._live.fine is not None and not self._live.without_fine:
+            return "best" if rank is None else rank
+        if rank is None:
+            return "code"
+        if self._live.fine is None:
+            reason = "it has no fine codes"
+        elif self._live.without_fine:
+            reason = (
+                f"{self._live.without_fine:,} of its images have no fine codes: add them once more "
+                "with again=True"
+            )
+        else:
+            reason = "the query is only a code: search by an image"
+        raise ValueError(f"{self._store.name} cannot rank by {rank!r}: {reason}")
 
     def within(
         self,
@@ -114,16 +151,12 @@ class Searcher:
         radius, threads = whole("radius", radius, 0), whole("threads", threads, 0)
         select = self._selection(filter, allowed, leave_out)
 
-        def find(table: BucketTable, chosen: _Selected | None) -> Found:
+        def find(tables: Tables, chosen: _Selected | None) -> Found:
             keys = None if chosen is None else chosen.keys
-            inside = table.within(codes, radius, allowed=keys, threads=threads)
+            inside = tables.buckets.within(codes, radius, allowed=keys, threads=threads)
             # Asking for one image more than there are makes the search cover the whole radius.
-            found = Found.of(
-                table.search(
-                    codes, len(inside.ids) + 1, max_radius=radius, allowed=keys, threads=threads
-                ),
-                table.n_codes,
-            )
+            budget = Budget(radius, None, keys, threads)
+            found = _by_code(tables.buckets, codes, len(inside.ids) + 1, budget)
             found.exact = np.ones(1, bool)
             if chosen is not None and chosen.leave_out is not None:
                 return found.without(chosen.leave_out, len(inside.ids))
@@ -183,28 +216,32 @@ class Searcher:
             self._unread.add(answers)
         return answers
 
-    def _read(
-        self,
-        keys: NDArray[np.int64],
-        regions: NDArray[np.int16],
-        distances: NDArray[np.int32],
-    ) -> list[list[Hit]]:
+    def _read(self, found: Found) -> list[list[Hit]]:
         """Reads the records of hits; returns one list per query."""
-        rows = self._store.rows(np.unique(keys[keys >= 0]).tolist())
+        rows = self._store.rows(np.unique(found.keys[found.keys >= 0]).tolist())
+        columns = (found.keys, found.regions, found.distances, found.scores)
         return [
             [
-                self._hit(rows[key], region, distance)
-                for key, region, distance in zip(*line, strict=True)
+                self._hit(rows[key], region, distance, score)
+                for key, region, distance, score in zip(*line, strict=True)
                 if key in rows
             ]
-            for line in zip(keys.tolist(), regions.tolist(), distances.tolist(), strict=True)
+            for line in zip(*(column.tolist() for column in columns), strict=True)
         ]
 
-    def _hit(self, row: Row, region: int, distance: int) -> Hit:
+    def _hit(self, row: Row, region: int, distance: int, score: float) -> Hit:
         identity = self._identity
         box = identity.region_box(region, row.width, row.height)
         name = identity.region_name(region)
-        return Hit(row.id, distance, name, box, row.path, _metadata(row))
+        return Hit(row.id, distance, name, box, row.path, _metadata(row), round(score, 4))
+
+
+def _by_code(table: BucketTable, codes: NDArray[np.uint8], k: int, budget: Budget) -> Found:
+    found = table.search(
+        codes, k, max_radius=budget.max_radius, max_buckets=budget.max_buckets,
+        allowed=budget.allowed, threads=budget.threads,
+    )  # fmt: skip
+    return Found.of(found, table.n_codes, table.bits)
 
 
 def _metadata(row: Row) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,12 +17,22 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex._core import BucketTable
+from mchindex._core import BucketTable, FineTable
 from mchindex.errors import SnapshotError, StoreDamagedError, StoreError
 from mchindex.files import open_file
+from mchindex.index.fine_snapshot import load_fine, save_fine
+from mchindex.index.identity import FineIdentity, Identity
 from mchindex.storage.connection import is_full
-from mchindex.storage.records import LAST_REGION, Id, Known, Row, code_type
-from mchindex.storage.store import Position, Store
+from mchindex.storage.records import (
+    LAST_REGION,
+    Id,
+    Known,
+    Row,
+    code_type,
+    pack_fine,
+    unpack_fine,
+)
+from mchindex.storage.store import Chunk, Position, Store
 
 SNAPSHOT = "table-"  # file names of snapshots start with this
 SNAPSHOT_AFTER = 5_000  # changes since the last snapshot that opening an index may have to read
@@ -61,13 +71,23 @@ class Saved(NamedTuple):
         return saved
 
 
-class LiveTable:
-    """A BucketTable of everything that is committed to a store."""
+class Tables(NamedTuple):
+    """What a search looks in."""
 
-    def __init__(self, store: Store, bits: int) -> None:
-        self._store, self._bits = store, bits
+    buckets: BucketTable
+    fine: FineTable | None  # None: the index has no fine codes
+
+
+class LiveTable:
+    """A BucketTable of everything that is committed to a store, and a FineTable of the fine codes
+    if the index has any."""
+
+    def __init__(self, store: Store, identity: Identity, fine: FineIdentity | None) -> None:
+        self._store, self._bits, self._identity = store, identity.bits, identity
         self._lock = threading.RLock()
-        self._table = BucketTable(bits)
+        self._table = BucketTable(self._bits)
+        self._fine_identity = fine
+        self._fine = self._new_fine()
         self._position = Position()
         self._seen: tuple[int, int] | None = None  # the store's version at that position
         self._moves = 0  # odd while the table is between two states
@@ -75,6 +95,30 @@ class LiveTable:
         self._snapshot_at = 0  # changes that the last snapshot covers
         self._load_snapshot()
         self.refresh()
+
+    def _new_fine(self) -> FineTable | None:
+        if self._fine_identity is None:
+            return None
+        return self._fine_identity.table(self._bits, max(1, len(self._identity.regions)))
+
+    def use_fine(self, fine: FineIdentity) -> None:
+        """Takes in fine codes from now on, if it does not yet; there are none in the store then."""
+        with self._lock:
+            if self._fine_identity is None:
+                self._fine_identity = fine
+                self._fine = self._new_fine()
+
+    @property
+    def fine(self) -> FineTable | None:
+        """The fine codes, up to date with the store; None if the index has none."""
+        self.refresh()
+        return self._fine
+
+    @property
+    def without_fine(self) -> int:
+        """How many images that a search can find have no fine codes."""
+        self.refresh()
+        return len(self._table) - (0 if self._fine is None else len(self._fine))
 
     @property
     def current(self) -> BucketTable:
@@ -103,13 +147,19 @@ class LiveTable:
             return
         with self._moving(), self._store.changes(self._position, self._bits) as (change, chunks):
             table = BucketTable(self._bits) if change.again else self._table
+            fine = self._new_fine() if change.again else self._fine
             refused = set[int]() if change.again else set(self._refused)
             read = 0
-            for keys, entries in chunks:
-                refused |= _add(table, keys, entries)
-                read += len(keys)
+            for chunk in chunks:
+                more = _add(table, chunk.owners, chunk.entries)
+                if fine is not None:
+                    _add_fine(fine, chunk, more)
+                refused |= more
+                read += len(chunk.owners)
             if len(change.removed):
                 table.remove(change.removed)
+                if fine is not None:
+                    fine.remove(change.removed)
                 refused.difference_update(change.removed.tolist())
             if (found := len(table) + len(refused)) != change.images:
                 raise StoreDamagedError(
@@ -119,7 +169,8 @@ class LiveTable:
             if read > max(SNAPSHOT_AFTER, table.n_codes // 2):
                 table.optimize()  # most of it is new: one segment is faster to search
             # Set last: if anything above fails, the next call starts over, which does no harm.
-            self._table, self._position, self._seen = table, change.to, version
+            self._table, self._fine = table, fine
+            self._position, self._seen = change.to, version
             self._refused = frozenset(refused)
 
     @contextmanager
@@ -158,7 +209,12 @@ class LiveTable:
         entries = np.frombuffer(b"".join(codes), code_type(self._bits))
         counts = np.fromiter(map(len, codes), np.int64, len(codes)) // entries.itemsize
         keys = np.arange(done.first, done.first + len(codes), dtype=np.int64)
-        self._apply(before, keys, np.repeat(keys, counts), entries, done.replaced)
+        owners, images = np.repeat(keys, counts), keys.tolist()
+        fine = [
+            None if row.fine is None else pack_fine(key, row.fine)
+            for key, row in zip(images, done.rows, strict=True)
+        ]
+        self._apply(before, Chunk(owners, entries, images, fine), done.replaced)
         return done.replaced
 
     def _check(self, rows: Sequence[Row]) -> None:
@@ -195,8 +251,8 @@ class LiveTable:
         self.refresh()
         before = self._position
         removed = self._store.remove(ids)
-        none = np.empty(0, np.int64)
-        self._apply(before, none, none, np.empty(0, code_type(self._bits)), removed)
+        nothing = Chunk(np.empty(0, np.int64), np.empty(0, code_type(self._bits)), [], [])
+        self._apply(before, nothing, removed)
         return len(removed)
 
     def _make_room(self) -> bool:
@@ -213,17 +269,10 @@ class LiveTable:
             self._store.set(snapshot=None)
             self._snapshot_at = 0
 
-    def _apply(
-        self,
-        before: Position,
-        keys: NDArray[np.int64],
-        owners: NDArray[np.int64],
-        entries: NDArray[Any],
-        gone: Mapping[Id, Known],
-    ) -> None:
+    def _apply(self, before: Position, chunk: Chunk, gone: Mapping[Id, Known]) -> None:
         """Does what `_follow` would do, without reading back what was just written.
 
-        `before` is the table's position before the write; `owners` has the image key of each entry.
+        `before` is the table's position before the write.
         """
         with self._lock:
             if self._position is not before:
@@ -232,35 +281,39 @@ class LiveTable:
             with self._moving():
                 if len(removed):
                     self._table.remove(removed)
-                refused = _add(self._table, owners, entries)
+                    if self._fine is not None:
+                        self._fine.remove(removed)
+                refused = _add(self._table, chunk.owners, chunk.entries)
+                if self._fine is not None:
+                    _add_fine(self._fine, chunk, refused)
                 self._refused = self._refused.difference(removed.tolist()) | refused
                 self._position = Position(
-                    int(keys[-1]) if len(keys) else before.key,
+                    chunk.keys[-1] if chunk.keys else before.key,
                     before.gone + len(removed),
-                    before.keys + int(keys.sum()) - int(removed.sum()),
+                    before.keys + sum(chunk.keys) - int(removed.sum()),
                 )
                 self._seen = self._store.version()
 
     # Searching.
 
     def consistently(
-        self, select: Callable[[], S] | None, work: Callable[[BucketTable, S | None], T]
+        self, select: Callable[[], S] | None, work: Callable[[Tables, S | None], T]
     ) -> T:
-        """Runs `work(table, select())` on one state of the table and the store.
+        """Runs `work(tables, select())` on one state of the tables and the store.
 
-        If the table changes meanwhile, the work is done again with the table locked.
+        If the tables change meanwhile, the work is done again with the tables locked.
         """
         self._store.check_open()  # a thread that a fork left behind may have held the lock
         for lock in (nullcontext(), self._lock):
             with lock:
                 if select is None:
                     self.refresh()
-                    moves, table, chosen = self._moves, self._table, None
+                    moves, chosen = self._moves, None
                 else:
                     with self._lock, self._store.one_state():
                         self._follow()
-                        moves, table, chosen = self._moves, self._table, select()
-                result = work(table, chosen)
+                        moves, chosen = self._moves, select()
+                result = work(Tables(self._table, self._fine), chosen)
             if moves % 2 == 0 and moves == self._moves:
                 break
         return result
@@ -272,12 +325,16 @@ class LiveTable:
         folder, saved = self._store.folder, Saved.of_store(self._store)
         if folder is None or saved is None:
             return
+        fine = self._new_fine()
         try:
             table = load_snapshot(folder / saved.file)
+            if fine is not None:
+                load_fine(fine, folder / fine_file(saved.file))
         except (SnapshotError, OSError):
             return  # no harm done: the store has everything
         if table.bits == self._bits and table.n_codes == saved.codes:
-            self._table, self._refused = table, _refused_before(self._store)
+            self._table, self._fine = table, fine
+            self._refused = _refused_before(self._store)
             self._position = Position(saved.key, saved.gone, saved.keys)
             self._snapshot_at = saved.changes
 
@@ -289,7 +346,8 @@ class LiveTable:
             return
         if folder is not None:
             # Elsewhere, it might be stored in another index; on a full disk, it leaves no room.
-            if not store.is_in_place() or store.room() < 2 * self._table.memory()["total"]:
+            size = self._table.memory()["total"] + (self._fine.memory() if self._fine else 0)
+            if not store.is_in_place() or store.room() < 2 * size:
                 return
             file = f"{SNAPSHOT}{uuid.uuid4().hex[:12]}.snapshot"
             self._table.optimize()
@@ -298,14 +356,22 @@ class LiveTable:
             saved = Saved(file, self._table.n_codes, at.key, at.gone, at.keys, changes)
             try:
                 self._table.save(folder / file)
+                if self._fine is not None:
+                    save_fine(self._fine, folder / fine_file(file))
                 store.set(snapshot=saved._asdict(), refused=sorted(self._refused))
             except (OSError, StoreError) as error:
                 if isinstance(error, StoreError) and not is_full(error):
                     raise
                 return  # the disk is full: opening takes longer, but nothing is lost
-            store.delete_files(SNAPSHOT, keep=file)  # including those of writers that crashed
+            # Including those of writers that crashed.
+            store.delete_files(SNAPSHOT, keep=(file, fine_file(file)))
         store.trim_removals()
         self._snapshot_at = changes
+
+
+def fine_file(snapshot: str) -> str:
+    """The name of the file with the fine codes that belong to a snapshot."""
+    return snapshot.removesuffix(".snapshot") + ".fine"
 
 
 def load_snapshot(file: Path) -> BucketTable:
@@ -327,6 +393,22 @@ def _add(table: BucketTable, keys: NDArray[np.int64], entries: NDArray[Any]) -> 
         low = keys < images[len(images) // 2]
         return _add(table, keys[low], entries[low]) | _add(table, keys[~low], entries[~low])
     return set()
+
+
+def _add_fine(table: FineTable, chunk: Chunk, refused: Collection[int]) -> None:
+    """Adds the fine codes of images, but for those that the bucket table refuses."""
+    some = [
+        (key, blob)
+        for key, blob in zip(chunk.keys, chunk.fine, strict=True)
+        if blob is not None and key not in refused
+    ]
+    if not some:
+        return
+    keys = [key for key, _ in some]
+    codes = unpack_fine(keys, [blob for _, blob in some], table.regions, table.fine_bits)
+    starts = np.searchsorted(chunk.owners, keys)
+    counts = np.searchsorted(chunk.owners, keys, "right") - starts
+    table.add(keys, codes, counts, chunk.entries["code"][np.isin(chunk.owners, keys)])
 
 
 def _refused_before(store: Store) -> frozenset[int]:

@@ -26,6 +26,7 @@ from mchindex.images import BYTES, Source, is_file_object, read_picture
 from mchindex.models import saved
 from mchindex.models.backbones import BACKBONES, Backbone, Wrapped, create_backbone
 from mchindex.models.extract import MODES, Engine, Extractor, Job, Mode, choose_device
+from mchindex.models.fine import MOST_CELLS, FineHash
 from mchindex.models.hashing import HashMethod, Packed, check_bits, pack, sign
 from mchindex.models.methods import METHODS, create_method
 from mchindex.models.policy import Policy
@@ -37,8 +38,8 @@ from mchindex.regions import WHOLE, Layout, in_pixels, read_layout
 __all__ = ["CONFIG", "WEIGHTS", "MCHModel", "cut_out", "digest"]
 
 ROWS = 4096  # rows of features per pass
-# In config.json for people and for messages; codes do not depend on them.
-ASIDE = ("about", "plugins", "fingerprint")
+# In config.json, but codes do not depend on them. Fine codes have a fingerprint of their own.
+ASIDE = ("about", "plugins", "fine", "fingerprint")
 # What building a network from wrong settings raises.
 _UNUSABLE = (
     ArithmeticError,
@@ -67,6 +68,7 @@ class MCHModel:
     # Whether the backbone has its pretrained weights; these are not saved with the model.
     pretrained: bool = False
     layout_name: str = "corners"  # the regions of an image, as `read_layout` names them
+    fine: FineHash | None = None  # None: no fine codes
 
     def __post_init__(self) -> None:
         check_xi(self.xi)
@@ -74,7 +76,7 @@ class MCHModel:
             raise ValueError(f"regions are {' or '.join(MODES)}, not {self.mode!r}")
         self.layout: Layout = read_layout(self.layout_name, self.sigma)
         self._extractor: Extractor | None = None
-        for module in (self.backbone, self.method, self.policy):
+        for module in (self.backbone, self.method, self.policy, self.fine):
             if module is not None:
                 module.to(self.device).eval()
 
@@ -116,8 +118,16 @@ class MCHModel:
         ImageError for an image that cannot be read, and ValueError for a region that is not within
         the picture.
         """
-        features = self._features(images, np.array([WHOLE]), region)
-        return self.codes_of(torch.from_numpy(features[:, 0]))
+        return self.encode_queries(images, region)[0]
+
+    def encode_queries(
+        self, images: Iterable[Source], region: Sequence[float] | None = None
+    ) -> tuple[Packed, NDArray[np.float32] | None]:
+        """What `encode_query` gives, and the projections (n, fine bits) that are compared with
+        fine codes; None if the model has none."""
+        features = self._features(images, np.array([WHOLE]), region)[:, 0]
+        fine = None if self.fine is None else self.fine.projections(features)
+        return self.codes_of(torch.from_numpy(features)), fine
 
     def with_codes(self, codes: float, images: Iterable[Source]) -> MCHModel:
         """The same model, with xi set so that images like these have `codes` codes on average.
@@ -208,14 +218,16 @@ class MCHModel:
     def fingerprint(self) -> str:
         """A hash of everything that codes depend on: models that share it give the same codes."""
         config = {name: value for name, value in self.config().items() if name not in ASIDE}
-        return digest(config, self._tensors(everything=True))
+        tensors = self._tensors(everything=True)
+        codes = {name: t for name, t in tensors.items() if not name.startswith("fine.")}
+        return digest(config | {"format": 1}, codes)
 
     def config(self) -> dict[str, Any]:
         """What config.json holds, except for the fingerprint."""
         own = {"backbone": type(self.backbone), "method": type(self.method)}
         plugins = {part: origin(kind) for part, kind in own.items() if not built_in(kind)}
         config = {
-            "format": FORMAT,
+            "format": 1 if self.fine is None else FORMAT,
             "backbone": {**self.backbone.identity, "pretrained": self.pretrained},
             "regions": self.mode,
             "layout": self.layout_name,
@@ -227,11 +239,16 @@ class MCHModel:
             "xi": self.xi,
             "about": self.about,
         }
+        if self.fine is not None:
+            config["fine"] = {"bits": self.fine.bits, "cells": len(self.fine.cells)}
         return config | {"plugins": plugins} if plugins else config
 
     def _modules(self) -> dict[str, nn.Module]:
         """The parts of the model that have weights."""
-        parts = {"method": self.method, "policy": self.policy, "backbone": self.backbone}
+        parts = {
+            "method": self.method, "policy": self.policy, "backbone": self.backbone,
+            "fine": self.fine,
+        }  # fmt: skip
         return {part: module for part, module in parts.items() if module is not None}
 
     def _tensors(self, everything: bool = False) -> dict[str, Tensor]:
@@ -332,6 +349,12 @@ class MCHModel:
         if config.policy_width is not None:
             features, width = method.feature_dim, config.policy_width
             policy = saved.build("policy", lambda: Policy(features, bits, width), part("policy"))
+        fine = None
+        if config.fine is not None:
+            fine_bits, cells = config.fine
+            if not 0 <= cells <= MOST_CELLS:
+                raise ValueError(f"there may be {MOST_CELLS} cells at most, not {cells}")
+            fine = saved.build("fine", lambda: FineHash(dim, fine_bits, cells), part("fine"))
         return cls(
             backbone,
             method,
@@ -344,6 +367,7 @@ class MCHModel:
             config.about,
             config.pretrained,
             config.layout,
+            fine,
         )
 
 

@@ -24,7 +24,7 @@ from mchindex.catalogue import CONFIG, names, read_config
 from mchindex.errors import ModelError
 from mchindex.files import open_file
 
-FORMAT = 1
+FORMAT = 2  # 1: without fine codes
 WEIGHTS = "model.safetensors"
 LARGEST_HEADER = 8 << 20  # bytes of a safetensors file that describe its tensors
 
@@ -48,6 +48,7 @@ class Config:
     xi: float
     about: dict[str, Any]
     plugins: dict[str, Any]
+    fine: tuple[int, int] | None  # bits and number of cells of the fine codes; None: no fine codes
     fingerprint: str
 
     @classmethod
@@ -55,6 +56,7 @@ class Config:
         """Raises ValueError for a field that is missing or has the wrong type."""
         backbone = _field(config, "backbone", dict)
         policy = _field(config, "policy", dict, type(None))
+        fine = _field({"fine": None} | config, "fine", dict, type(None))
         return cls(
             _field(backbone, "name", str),
             _field(backbone, "size", int),
@@ -69,6 +71,7 @@ class Config:
             _field(config, "xi", float, int),
             _field({"about": {}} | config, "about", dict),
             _field({"plugins": {}} | config, "plugins", dict),
+            None if fine is None else (_field(fine, "bits", int), _field(fine, "cells", int)),
             _field(config, "fingerprint", str),
         )
 

@@ -34,6 +34,7 @@ class Row(NamedTuple):
     height: int | None = None
     metadata: str | None = None
     key: int = -1  # assigned by the store
+    fine: bytes | None = None  # the fine codes of all regions; not read back with the record
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Known:
     time: int | None
     hash: bytes | None
     metadata: str | None
+    fine: bool = False  # whether it has fine codes
 
 
 def code_type(bits: int) -> np.dtype[Any]:
@@ -55,6 +57,23 @@ def code_type(bits: int) -> np.dtype[Any]:
 def pack_codes(key: int, entries: bytes) -> bytes:
     """Entries of `code_type`, followed by the CRC-32 of the key and the entries."""
     return entries + crc32(entries, key & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def pack_fine(key: int, codes: bytes) -> bytes:
+    """Fine codes, followed by a CRC-32 that differs from that of the image's other codes."""
+    return codes + crc32(codes, ~key & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def unpack_fine(
+    keys: Sequence[int], blobs: Sequence[bytes], regions: int, bits: int
+) -> NDArray[np.uint8]:
+    """Fine codes, (images, regions, bits // 8). Raises StoreDamagedError if any are damaged."""
+    width = regions * bits // 8
+    for key, blob in zip(keys, blobs, strict=True):
+        if type(blob) is not bytes or len(blob) != width + 4 or blob != pack_fine(key, blob[:-4]):
+            raise StoreDamagedError(f"the fine codes of image number {key} are damaged")
+    joined = b"".join([blob[:-4] for blob in blobs])
+    return np.frombuffer(joined, np.uint8).reshape(len(blobs), regions, bits // 8)
 
 
 def unpack_codes(
@@ -94,7 +113,7 @@ def is_intact(key: int, blob: Any) -> bool:
     return int.from_bytes(blob[-4:], "little") == crc32(blob[:-4], key & 0xFFFFFFFF)
 
 
-_NONE = (None,) * (len(Row._fields) - 3)  # all but id, codes and key
+_NONE = (None,) * (len(Row._fields) - 4)  # all but id, codes, key and fine codes
 _NOTHING = repr(_NONE)
 
 
@@ -108,14 +127,14 @@ def read_row(values: tuple[Any, ...]) -> Row:
     if not isinstance(key, int) or crc != row_crc(key, id_, *rest):
         raise StoreDamagedError(f"the record of image number {key} is damaged")
     path, *others = rest
-    return Row._make((id_, codes, str(id_) if path == "" else path, *others, key))
+    return Row._make((id_, codes, str(id_) if path == "" else path, *others, key, None))
 
 
 def row_values(row: Row, key: int) -> tuple[Any, ...]:
     """The values of `COLUMNS`."""
-    id_, codes, path, *others = row[:-1]
+    id_, codes, path, *others = row[:-2]
     if not _PLAIN.issuperset(map(type, row)):
-        id_, codes, path, *others = map(_plain, row[:-1])
+        id_, codes, path, *others = map(_plain, row[:-2])
     if path is not None and path == id_:
         path = ""
     return (key, id_, path, *others, pack_codes(key, codes), row_crc(key, id_, path, *others))

@@ -18,7 +18,7 @@ from mchindex.errors import NotAnIndexError, StoreBusyError, StoreDamagedError, 
 from mchindex.files import sync_folder
 from mchindex.storage import connection
 
-FORMAT = 1
+FORMAT = 2
 FILE = "index.sqlite"
 PAGE = 4096  # bytes, SQLite's default
 CHECKPOINT = 8192  # pages in the write-ahead log at which SQLite moves them to the file
@@ -43,8 +43,16 @@ CREATE TABLE gone (
 # SQLite keeps the text of these statements, comments included, and `check_schema` compares it: a
 # changed comment is a changed schema. To add a column, add a migration from FORMAT to FORMAT + 1.
 
-# From each format to the next. Creating an index is the first step.
-MIGRATIONS = {0: _SCHEMA}
+_FINE = """
+CREATE TABLE fine (
+    key INTEGER PRIMARY KEY,                -- of the image
+    codes BLOB NOT NULL                     -- one fine code per region, and their checksum
+);
+"""
+
+# From each format to the next. Creating an index is the first step. An index of format 1 is
+# migrated when fine codes are first stored in it.
+MIGRATIONS = {0: _SCHEMA, 1: _FINE}
 
 _NEW = ".new-"  # prefix of the folder in which a new index is built
 
@@ -122,9 +130,9 @@ def create(db: sqlite3.Connection) -> None:
     db.execute("COMMIT")
 
 
-def migrate(db: sqlite3.Connection) -> None:
-    """Migrates the tables from their format to FORMAT. Call it within a transaction."""
-    for step in range(version(db), FORMAT):
+def migrate(db: sqlite3.Connection, to: int = FORMAT) -> None:
+    """Migrates the tables from their format to a later one. Call it within a transaction."""
+    for step in range(version(db), to):
         for statement in MIGRATIONS[step].split(";\n"):
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {step + 1}")
@@ -135,12 +143,17 @@ def version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
+def has_fine(db: sqlite3.Connection) -> bool:
+    """Whether there is a table of fine codes."""
+    return version(db) >= 2
+
+
 def is_as_declared(db: sqlite3.Connection) -> bool:
     """Whether the tables are declared as in `MIGRATIONS`.
 
     If they are not, values may come back as values of other columns.
     """
-    return _declared(db) == _expected()
+    return _declared(db) == _expected(version(db))
 
 
 def _declared(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
@@ -149,9 +162,9 @@ def _declared(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
 
 
 @cache
-def _expected() -> list[tuple[Any, ...]]:
+def _expected(format: int) -> list[tuple[Any, ...]]:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        create(db)
+        migrate(db, format)
         return _declared(db)
 
 

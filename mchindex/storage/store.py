@@ -12,10 +12,10 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from mchindex.storage.records import (
     Id,
     Known,
     Row,
+    pack_fine,
     read_row,
     row_crc,
     row_values,
@@ -65,6 +66,15 @@ class Change:
     images: int  # the number of its images afterwards
     removed: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     again: bool = False  # the table must be emptied first
+
+
+class Chunk(NamedTuple):
+    """Some images that were committed."""
+
+    owners: NDArray[np.int64]  # the key of the image of each entry
+    entries: NDArray[Any]  # of `code_type`
+    keys: Sequence[int]  # of the images
+    fine: Sequence[bytes | None]  # the packed fine codes of each image
 
 
 @dataclass(frozen=True)
@@ -109,9 +119,6 @@ class Store:
                 )
             if version < 1:  # `make_file` creates an index in one step
                 raise NotAnIndexError(f"{self.name} is not an index: mchindex did not write {FILE}")
-            if version < FORMAT:
-                with self.writer(10.0), self.transaction() as db:
-                    schema.migrate(db)
         except OSError as error:
             self.close()
             raise StoreError(f"{self.name}: {error.strerror or error}") from error
@@ -299,13 +306,13 @@ class Store:
     def has_file(self, name: str) -> bool:
         return self._place is not None and name in self._place.names()
 
-    def delete_files(self, prefix: str, keep: str | None = None) -> bool:
+    def delete_files(self, prefix: str, keep: Collection[str] = ()) -> bool:
         """Deletes files of the folder whose names start with `prefix`; returns whether there were
         any."""
         deleted = False
         if self._place is not None:
             for name in self._place.names():
-                if name.startswith(prefix) and name != keep:
+                if name.startswith(prefix) and name not in keep:
                     with contextlib.suppress(OSError):
                         self._place.delete(name)
                         deleted = True
@@ -375,9 +382,22 @@ class Store:
             f"INSERT INTO images ({COLUMNS}) VALUES ({','.join('?' for _ in COLUMNS.split(','))})",
             (row_values(row, key) for key, row in enumerate(rows, state.key + 1)),
         )
+        fine = [
+            (key, pack_fine(key, row.fine))
+            for key, row in enumerate(rows, state.key + 1)
+            if row.fine is not None
+        ]
+        if fine:
+            schema.migrate(db)
+            db.executemany("INSERT INTO fine (key, codes) VALUES (?, ?)", fine)
+            self._count_fine(db, len(fine))
         last = state.key + len(rows)
         keys = state.keys + sum(range(state.key + 1, last + 1))
         self._set_state(db, State(state.images + len(rows), last, state.gone, keys))
+
+    def _count_fine(self, db: sqlite3.Connection, more: int) -> None:
+        """Records how many images have fine codes, so that lost ones are detected."""
+        schema.set_fact(db, "fine_images", int(self._get(db, "fine_images") or 0) + more)
 
     def next_id(self) -> int:
         """The smallest integer above all integer ids; 0 if there are none."""
@@ -399,6 +419,10 @@ class Store:
 
     def _drop(self, db: sqlite3.Connection, known: dict[Id, Known], state: State) -> State:
         db.executemany("DELETE FROM images WHERE key = ?", [(k.key,) for k in known.values()])
+        fine = [(k.key,) for k in known.values() if k.fine]
+        if fine:
+            db.executemany("DELETE FROM fine WHERE key = ?", fine)
+            self._count_fine(db, -len(fine))
         db.executemany(
             "INSERT INTO gone (seq, key, id, crc) VALUES (?, ?, ?, ?)",
             [
@@ -576,10 +600,8 @@ class Store:
             return db.execute("PRAGMA data_version").fetchone()[0], self._written
 
     @contextlib.contextmanager
-    def changes(
-        self, at: Position, bits: int
-    ) -> Iterator[tuple[Change, Iterator[tuple[NDArray[np.int64], NDArray[Any]]]]]:
-        """What was committed since a position, in one state: removals, and entries in chunks."""
+    def changes(self, at: Position, bits: int) -> Iterator[tuple[Change, Iterator[Chunk]]]:
+        """What was committed since a position, in one state: removals, and images in chunks."""
         with self.one_state(), self.reading() as db:
             state = self._state(db)
             change = Change(Position(state.key, state.gone, state.keys), state.images)
@@ -588,21 +610,40 @@ class Store:
             if at.key and not change.again:
                 change.removed = self.removed(at.gone)
 
-            def chunks() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+            def chunks() -> Iterator[Chunk]:
                 start = 0 if change.again else at.key
                 keys = 0 if change.again else at.keys
                 keys -= int(change.removed[change.removed <= start].sum())
-                query = "SELECT key, codes FROM images WHERE key > ? ORDER BY key"
+                fine = "(SELECT codes FROM fine WHERE fine.key = images.key)"
+                query = (
+                    f"SELECT key, codes, {fine if schema.has_fine(db) else 'NULL'} FROM images "
+                    "WHERE key > ? ORDER BY key"
+                )
                 cursor = db.execute(query, (start,))
                 while rows := cursor.fetchmany(CHUNK):
-                    yield unpack_codes(
-                        [key for key, _ in rows], [c for _, c in rows], bits, any_region=True
-                    )
-                    keys += sum(key for key, _ in rows)
+                    images, codes, blobs = zip(*rows, strict=True)
+                    yield Chunk(*unpack_codes(images, codes, bits, any_region=True), images, blobs)
+                    keys += sum(images)
                 if keys != state.keys:
                     raise self._images_missing()
 
             yield change, chunks()
+
+    def fine(self, keys: Sequence[int]) -> dict[int, bytes]:
+        """The packed fine codes of images, for `unpack_fine`; only of those that have any."""
+        with self.reading() as db:
+            if not schema.has_fine(db):
+                return {}
+            query = "SELECT key, codes FROM fine WHERE key IN (SELECT value FROM json_each(?))"
+            return dict(db.execute(query, (_json(keys),)))
+
+    def fine_images(self) -> tuple[int, int]:
+        """How many images have fine codes, and how many should have."""
+        with self.one_state(), self.reading() as db:
+            expected = int(self._get(db, "fine_images") or 0)
+            if not schema.has_fine(db):
+                return 0, expected
+            return int(db.execute("SELECT count(*) FROM fine").fetchone()[0]), expected
 
     def _images_missing(self) -> StoreDamagedError:
         return StoreDamagedError(f"{self.name} is damaged: images are missing")
@@ -647,7 +688,8 @@ class Store:
 def _size(row: Row) -> int:
     """The bytes that a row takes in the file, roughly. The id is in the index of ids, too."""
     texts = (row.id, row.id, row.path, row.metadata)
-    return 64 + len(row.codes) + sum(len(t) for t in texts if isinstance(t, str))
+    codes = len(row.codes) + (0 if row.fine is None else len(row.fine) + 16)
+    return 64 + codes + sum(len(t) for t in texts if isinstance(t, str))
 
 
 def _check_gone(seq: int, key: int, id: Id, crc: int) -> int:
@@ -657,8 +699,9 @@ def _check_gone(seq: int, key: int, id: Id, crc: int) -> int:
 
 
 def _known(db: sqlite3.Connection, ids: Iterable[Id]) -> dict[Id, Known]:
+    fine = "key IN (SELECT key FROM fine)" if schema.has_fine(db) else "0"
     query = (
-        "SELECT id, key, size, time, hash, metadata FROM images "
+        f"SELECT id, key, size, time, hash, metadata, {fine} FROM images "
         "WHERE id IN (SELECT value FROM json_each(?))"
     )
     return {values[0]: Known(*values[1:]) for values in db.execute(query, (_json(ids),))}

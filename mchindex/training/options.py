@@ -8,6 +8,7 @@ from typing import Any, Literal
 from mchindex.models.backbones import BACKBONES, Backbone
 from mchindex.models.deep import DeepHash
 from mchindex.models.extract import MODES, Mode
+from mchindex.models.fine import FINE_BITS, check_fine_bits
 from mchindex.models.hashing import check_bits
 from mchindex.models.methods import METHODS
 from mchindex.models.region_codes import check_budget, check_xi
@@ -47,6 +48,7 @@ class TrainingOptions:
     crop_sigma: tuple[float, float] | None = None  # range of their sides; None: those of the layout
     seed: int = 0
     agent: bool = True
+    fine: int = FINE_BITS  # bits of the fine codes; 0: none
     # What is learnt from. "images": the images' labels, as in the paper; "crops": a crop has those
     # of its image's labels that it shows (`crop_labels`); "neighbours": no labels, but which images
     # are near each other (`pseudo_labels`).
@@ -66,6 +68,8 @@ class TrainingOptions:
         if self.regions == "pooled" and not self._has_map:
             raise ValueError(f"{self.backbone} has no feature map: use regions='crops'")
         check_bits(self.bits)
+        if self.fine:
+            check_fine_bits(self.fine)
         read_layout(self.layout, check_sigma(self.sigma))
         check_xi(self.xi)
         if self.crops < 1:

@@ -21,6 +21,7 @@ from mchindex.errors import TrainingError
 from mchindex.models.backbones import Backbone, create_backbone
 from mchindex.models.deep import diverged
 from mchindex.models.extract import Engine, Extractor, choose_device
+from mchindex.models.fine import FineHash
 from mchindex.models.hashing import Checkpoint, HashMethod
 from mchindex.models.mch import MCHModel
 from mchindex.models.methods import create_method
@@ -162,6 +163,12 @@ def train_model(
             policy, curve = train_agent(method, data, settings, options.seed, progress, state)
             _check_converged(policy=policy)
 
+    # Fine codes.
+    fine: FineHash | None = None
+    if options.fine:
+        with _timed("fine codes", seconds):
+            fine = FineHash.fit(features.flatten(0, 1), options.fine, options.seed, progress)
+
     # Model.
     model = MCHModel(
         backbone,
@@ -179,6 +186,7 @@ def train_model(
         },
         pretrained=pretrained,
         layout_name=options.layout,
+        fine=fine,
     )
     if options.codes is not None:
         with _timed("budget", seconds):

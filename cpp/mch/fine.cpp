@@ -1,0 +1,496 @@
+#include "fine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <stdexcept>
+
+#include "scan.h"
+#include "workers.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace mch {
+namespace {
+
+constexpr int kPlanes = 4;  // bits of a magnitude
+constexpr int kMostCost = (1 << kPlanes) - 1;
+constexpr size_t kFastWords = 4;  // words per code that the vector path takes
+
+// A query, bit by bit: the expected bits, and the bits of the magnitudes. The words are repeated, so that
+// one vector of eight words compares two codes of four.
+struct Bits {
+    size_t words;
+    std::vector<uint64_t> expected;            // at least 8 words
+    std::vector<uint64_t> magnitude[kPlanes];  // the same
+};
+
+// The cost of the wrong bits of `n` codes that follow one another.
+using Costs = void (*)(const uint64_t* codes, size_t n, const Bits& query, uint32_t* costs);
+
+void costs_portable(const uint64_t* codes, size_t n, const Bits& query, uint32_t* costs) {
+    for (size_t i = 0; i < n; ++i) {
+        uint32_t sum = 0;
+        for (size_t j = 0; j < query.words; ++j) {
+            const uint64_t wrong = codes[i * query.words + j] ^ query.expected[j];
+            for (int p = 0; p < kPlanes; ++p) sum += uint32_t(std::popcount(wrong & query.magnitude[p][j])) << p;
+        }
+        costs[i] = sum;
+    }
+}
+
+#if defined(__x86_64__)
+
+#define MCH_AVX512 __attribute__((target("avx512f,avx512vpopcntdq")))
+
+// Two codes of four words per vector. The sums of up to four vectors share a register, 16 bits each, so
+// that they are added up across lanes once.
+MCH_AVX512 void costs_avx512(const uint64_t* codes, size_t n, const Bits& query, uint32_t* costs) {
+    const __m512i expected = _mm512_loadu_si512(query.expected.data());
+    __m512i magnitude[kPlanes];
+    for (int p = 0; p < kPlanes; ++p) magnitude[p] = _mm512_loadu_si512(query.magnitude[p].data());
+    for (size_t i = 0; i < n; i += 8) {
+        __m512i packed = _mm512_setzero_si512();
+        const size_t pairs = std::min<size_t>(4, (n - i + 1) / 2);
+        for (size_t v = 0; v < pairs; ++v) {
+            const size_t at = i + 2 * v;
+            const __mmask8 mask = at + 1 < n ? 0xff : 0x0f;
+            const __m512i wrong = _mm512_xor_si512(_mm512_maskz_loadu_epi64(mask, codes + at * kFastWords), expected);
+            __m512i sum = _mm512_setzero_si512();
+            for (int p = kPlanes - 1; p >= 0; --p)
+                sum = _mm512_add_epi64(_mm512_slli_epi64(sum, 1),
+                                       _mm512_popcnt_epi64(_mm512_and_si512(wrong, magnitude[p])));
+            packed = _mm512_or_si512(packed, _mm512_sll_epi64(sum, _mm_cvtsi32_si128(int(16 * v))));
+        }
+        packed = _mm512_add_epi64(packed, _mm512_permutex_epi64(packed, 0x4e));
+        packed = _mm512_add_epi64(packed, _mm512_permutex_epi64(packed, 0xb1));
+        const uint64_t even = uint64_t(_mm_cvtsi128_si64(_mm512_castsi512_si128(packed)));
+        const uint64_t odd = uint64_t(_mm_cvtsi128_si64(_mm512_extracti32x4_epi32(packed, 2)));
+        for (size_t v = 0; v < pairs; ++v) {
+            costs[i + 2 * v] = uint32_t(even >> (16 * v) & 0xffff);
+            if (i + 2 * v + 1 < n) costs[i + 2 * v + 1] = uint32_t(odd >> (16 * v) & 0xffff);
+        }
+    }
+}
+
+#endif
+
+Costs choose_costs(size_t words) {
+#if defined(__x86_64__)
+    if (words == kFastWords && cpu_path() == "avx512") return costs_avx512;
+#endif
+    (void)words;
+    return costs_portable;
+}
+
+struct Scored {
+    float score;
+    size_t row;
+};
+// Whether a ranks before b. Rows are in the order of their keys.
+bool before(const Scored& a, const Scored& b) { return a.score > b.score || (a.score == b.score && a.row < b.row); }
+
+// Keeps the best k of what it is given.
+class Best {
+  public:
+    void start(uint64_t k) {
+        k_ = k;
+        heap_.clear();
+    }
+    void add(Scored s) {
+        if (heap_.size() == k_) {
+            if (!k_ || !before(s, heap_.front())) return;
+            std::pop_heap(heap_.begin(), heap_.end(), before);
+            heap_.back() = s;
+        } else {
+            heap_.push_back(s);
+        }
+        std::push_heap(heap_.begin(), heap_.end(), before);
+    }
+    const std::vector<Scored>& unsorted() const { return heap_; }
+    const std::vector<Scored>& sorted() {
+        std::sort_heap(heap_.begin(), heap_.end(), before);
+        return heap_;
+    }
+
+  private:
+    uint64_t k_ = 0;
+    std::vector<Scored> heap_;
+};
+
+std::vector<uint64_t> as_words(const uint8_t* bytes, size_t n_bytes, size_t words) {
+    std::vector<uint64_t> out(words, 0);
+    std::memcpy(out.data(), bytes, n_bytes);
+    return out;
+}
+
+}  // namespace
+
+struct FineTable::Query {
+    Bits bits;
+    float per_cost;  // the similarity is 1 - per_cost * cost
+    bool has_code;
+    std::vector<uint64_t> code;
+    const int64_t *begin, *end;  // candidates
+    bool all;                    // every image is a candidate
+    const uint8_t* allowed;      // one flag per row; null: all
+
+    Query(const float* values, int fine_bits, size_t words) {
+        bits.words = words;
+        const size_t padded = std::max<size_t>(8, words);
+        float largest = 0;
+        for (int i = 0; i < fine_bits; ++i) largest = std::max(largest, std::abs(values[i]));
+        std::vector<uint8_t> expected(padded * 8, 0), magnitude[kPlanes];
+        for (auto& m : magnitude) m.assign(padded * 8, 0);
+        uint64_t total = 0;
+        for (int i = 0; i < fine_bits; ++i) {
+            const auto size = largest > 0 ? uint32_t(std::lround(std::abs(values[i]) / largest * kMostCost)) : 1;
+            total += size;
+            const auto bit = uint8_t(0x80 >> (i % 8));
+            if (values[i] > 0) expected[i / 8] |= bit;
+            for (int p = 0; p < kPlanes; ++p)
+                if (size >> p & 1) magnitude[p][i / 8] |= bit;
+        }
+        per_cost = 2.0f / float(total);
+        bits.expected = as_words(expected.data(), expected.size(), padded);
+        for (int p = 0; p < kPlanes; ++p)
+            bits.magnitude[p] = as_words(magnitude[p].data(), magnitude[p].size(), padded);
+        if (words == kFastWords) {
+            auto repeat = [](std::vector<uint64_t>& w) { std::copy_n(w.begin(), kFastWords, w.begin() + kFastWords); };
+            repeat(bits.expected);
+            for (auto& m : bits.magnitude) repeat(m);
+        }
+    }
+};
+
+struct FineTable::Scratch {
+    std::vector<uint32_t> costs;
+    Best best, near;
+    std::vector<uint64_t> seen;  // one bit per row
+    std::vector<size_t> rows;
+    std::vector<std::pair<int, uint32_t>> cells;
+};
+
+FineTable::FineTable(int bits, int fine_bits, int regions, const uint8_t* cells, size_t n_cells)
+    : bits_(bits),
+      fine_bits_(fine_bits),
+      regions_(regions),
+      words_(size_t(fine_bits + 63) / 64),
+      row_words_(words_ * size_t(regions)),
+      code_words_(size_t(bits + 63) / 64),
+      n_cells_(n_cells),
+      cells_(n_cells * words_, 0),
+      postings_(n_cells) {
+    const size_t width = size_t(fine_bits) / 8;
+    for (size_t i = 0; i < n_cells; ++i) std::memcpy(&cells_[i * words_], cells + i * width, width);
+}
+
+uint64_t FineTable::size() const {
+    std::shared_lock lock(mutex_);
+    return n_live_;
+}
+
+uint64_t FineTable::bytes() const {
+    std::shared_lock lock(mutex_);
+    uint64_t sum = blocks_.size() * kBlock * row_words_ * 8 + keys_.capacity() * 8 + live_.capacity() +
+                   code_starts_.capacity() * 4 + codes_.capacity() * 8 + cells_.capacity() * 8;
+    for (const auto& p : postings_) sum += p.capacity() * 4 + sizeof p;
+    return sum;
+}
+
+uint32_t FineTable::nearest_cell(const Word* code) const {
+    uint32_t best = 0;
+    int least = INT32_MAX;
+    for (size_t c = 0; c < n_cells_; ++c) {
+        int d = 0;
+        for (size_t j = 0; j < words_; ++j) d += std::popcount(cells_[c * words_ + j] ^ code[j]);
+        if (d < least) least = d, best = uint32_t(c);
+    }
+    return best;
+}
+
+// Under the exclusive lock.
+void FineTable::append(int64_t key, const Word* fine, const uint64_t* codes, uint32_t n_codes) {
+    const size_t row = n_rows();
+    if (row / kBlock == blocks_.size()) blocks_.push_back(allocate(kBlock * row_words_ * 8));
+    std::memcpy(const_cast<Word*>(fine_of(row)), fine, row_words_ * 8);
+    keys_.push_back(key);
+    live_.push_back(1);
+    codes_.insert(codes_.end(), codes, codes + n_codes * code_words_);
+    code_starts_.push_back(code_starts_.back() + n_codes);
+    ++n_live_;
+}
+
+void FineTable::add(const int64_t* keys, size_t n, const uint8_t* fine, const uint32_t* starts, const uint8_t* codes,
+                    const uint16_t* cells) {
+    if (!n) return;
+    const auto n_regions = size_t(regions_);
+    const size_t width = size_t(fine_bits_) / 8, code_width = size_t(bits_) / 8;
+    std::vector<Word> rows(row_words_ * n, 0);
+    for (size_t i = 0; i < n * n_regions; ++i) std::memcpy(&rows[i * words_], fine + i * width, width);
+    std::vector<uint64_t> wide(starts[n] * code_words_, 0);
+    for (size_t i = 0; i < starts[n]; ++i) std::memcpy(&wide[i * code_words_], codes + i * code_width, code_width);
+    // Finding the cells takes longest, and needs no lock.
+    std::vector<uint32_t> cell(n_cells_ ? n * n_regions : 0);
+    if (n_cells_ && cells) {
+        std::copy_n(cells, cell.size(), cell.begin());
+        if (std::any_of(cell.begin(), cell.end(), [&](uint32_t c) { return c >= n_cells_; }))
+            throw std::invalid_argument("there is no such cell");
+    } else if (n_cells_) {
+        std::atomic<size_t> next{0};
+        const int threads = int(std::clamp<size_t>(n * n_cells_ / 100'000, 1, size_t(usable_cores())));
+        parallel(threads, [&] {
+            for (size_t i; (i = next.fetch_add(1)) < n;)
+                for (size_t r = 0; r < n_regions; ++r)
+                    cell[i * n_regions + r] = nearest_cell(&rows[i * row_words_ + r * words_]);
+        });
+    }
+    std::unique_lock lock(mutex_);
+    if ((n_rows() && keys[0] <= keys_.back()) || std::adjacent_find(keys, keys + n, std::greater_equal<>{}) != keys + n)
+        throw std::invalid_argument("keys must ascend, and be above all keys in the table");
+    if (n_rows() + n > UINT32_MAX / n_regions || codes_.size() / code_words_ + starts[n] > UINT32_MAX)
+        throw std::invalid_argument("the table is full");
+    for (size_t i = 0; i < n; ++i) {
+        const size_t at = n_rows();
+        append(keys[i], &rows[i * row_words_], wide.data() + starts[i] * code_words_, starts[i + 1] - starts[i]);
+        for (size_t r = 0; n_cells_ && r < n_regions; ++r)
+            postings_[cell[i * n_regions + r]].push_back(uint32_t(at * n_regions + r));
+    }
+}
+
+size_t FineTable::row_of(int64_t key) const {
+    if (keys_.empty() || key < keys_.front() || key > keys_.back()) return n_rows();
+    // Keys are consecutive but for removed images, so their place can be guessed.
+    size_t low = 0, high = n_rows() - 1;  // keys_[low] <= key <= keys_[high]
+    while (keys_[low] < key) {
+        const double share = double(key - keys_[low]) / double(keys_[high] - keys_[low]);
+        size_t middle = low + size_t(share * double(high - low));
+        middle = std::clamp(middle, low + 1, high);
+        if (keys_[middle] <= key) {
+            low = middle;
+            // One more halving step, so that uneven gaps cost a logarithm at most.
+            const size_t half = low + (high - low + 1) / 2;
+            if (keys_[low] < key) (keys_[half] <= key ? low : high) = keys_[half] <= key ? half : half - 1;
+        } else {
+            high = middle - 1;
+            if (keys_[high] < key) return n_rows();
+        }
+    }
+    return keys_[low] == key && live_[low] ? low : n_rows();
+}
+
+uint64_t FineTable::remove(const int64_t* keys, size_t n) {
+    std::unique_lock lock(mutex_);
+    uint64_t removed = 0;
+    for (size_t i = 0; i < n; ++i)
+        if (const size_t row = row_of(keys[i]); row < n_rows()) {
+            live_[row] = 0;
+            ++removed;
+        }
+    n_live_ -= removed;
+    if (n_rows() > 2 * kBlock && n_live_ < n_rows() / 2) compact();
+    return removed;
+}
+
+// Frees the memory of removed images. Under the exclusive lock.
+void FineTable::compact() {
+    std::vector<uint32_t> moved(n_rows(), UINT32_MAX);
+    size_t to = 0;
+    std::vector<uint64_t> codes;
+    std::vector<uint32_t> starts{0};
+    for (size_t row = 0; row < n_rows(); ++row) {
+        if (!live_[row]) continue;
+        moved[row] = uint32_t(to);
+        std::memmove(const_cast<Word*>(fine_of(to)), fine_of(row), row_words_ * 8);
+        keys_[to] = keys_[row];
+        codes.insert(codes.end(), codes_.begin() + code_starts_[row] * code_words_,
+                     codes_.begin() + code_starts_[row + 1] * code_words_);
+        starts.push_back(uint32_t(codes.size() / code_words_));
+        ++to;
+    }
+    for (auto& posting : postings_) {
+        size_t kept = 0;
+        for (uint32_t entry : posting)
+            if (const uint32_t row = moved[entry / uint32_t(regions_)]; row != UINT32_MAX)
+                posting[kept++] = row * uint32_t(regions_) + entry % uint32_t(regions_);
+        posting.resize(kept);
+        posting.shrink_to_fit();
+    }
+    keys_.resize(to);
+    keys_.shrink_to_fit();
+    live_.assign(to, 1);
+    live_.shrink_to_fit();
+    codes_ = std::move(codes);
+    code_starts_ = std::move(starts);
+    blocks_.resize((to + kBlock - 1) / kBlock);
+}
+
+int FineTable::distance(size_t row, const uint64_t* code) const {
+    int least = bits_;
+    for (uint32_t c = code_starts_[row]; c < code_starts_[row + 1]; ++c) {
+        int d = 0;
+        for (size_t j = 0; j < code_words_; ++j) d += std::popcount(codes_[c * code_words_ + j] ^ code[j]);
+        least = std::min(least, d);
+    }
+    return least;
+}
+
+void FineTable::rank_one(const Query& q, Scratch& work, const RankOptions& o, const RankRows& out, size_t at) const {
+    const Costs costs = choose_costs(words_);
+    const RankWeights& w = o.weights;
+    const auto n_regions = size_t(regions_);
+    work.costs.resize(n_regions);
+    work.best.start(o.k);
+    int64_t looked_at = 0;
+    auto usable = [&](size_t row) { return live_[row] && (!q.allowed || q.allowed[row]); };
+    auto similarity = [&](uint32_t cost) { return 1.0f - q.per_cost * float(cost); };
+    auto look_at = [&](size_t row) {
+        costs(fine_of(row), n_regions, q.bits, work.costs.data());
+        const float best = similarity(*std::min_element(work.costs.begin(), work.costs.end()));
+        float score = w.whole * similarity(work.costs[0]) + w.region * best;
+        if (best > 0) score += w.close * (best * best) * (best * best);
+        if (q.has_code) score += w.code * (1.0f - 2.0f * float(distance(row, q.code.data())) / float(bits_));
+        work.best.add({score, row});
+        ++looked_at;
+    };
+    if (q.all) {
+        for (size_t row = 0; row < n_rows(); ++row)
+            if (usable(row)) look_at(row);
+    } else {
+        work.seen.assign(bitmap_words(n_rows()), 0);
+        work.rows.clear();
+        auto take = [&](size_t row) {
+            if (test_bit(work.seen.data(), row)) return;
+            set_bit(work.seen.data(), row);
+            work.rows.push_back(row);
+        };
+        for (const int64_t* key = q.begin; key < q.end; ++key)
+            if (const size_t row = row_of(*key); row < n_rows() && usable(row)) take(row);
+        if (o.near && n_cells_) {
+            // The nearest cells, and in them the images whose code there is most similar.
+            work.cells.clear();
+            for (uint32_t c = 0; c < n_cells_; ++c) {
+                uint32_t cost;
+                costs(&cells_[c * words_], 1, q.bits, &cost);
+                work.cells.emplace_back(int(cost), c);
+            }
+            const size_t probes = std::min<size_t>(o.probes, n_cells_);
+            std::partial_sort(work.cells.begin(), work.cells.begin() + ptrdiff_t(probes), work.cells.end());
+            work.near.start(o.near);
+            for (size_t i = 0; i < probes; ++i) {
+                const auto& posting = postings_[work.cells[i].second];
+                for (size_t j = 0; j < posting.size(); ++j) {
+                    if (j + 8 < posting.size()) {
+                        const uint32_t ahead = posting[j + 8];
+                        __builtin_prefetch(fine_of(ahead / n_regions) + ahead % n_regions * words_);
+                    }
+                    const size_t row = posting[j] / n_regions;
+                    uint32_t cost;
+                    costs(fine_of(row) + posting[j] % n_regions * words_, 1, q.bits, &cost);
+                    if (usable(row)) work.near.add({similarity(cost), row});
+                }
+            }
+            for (const Scored& s : work.near.unsorted()) take(s.row);
+        }
+        for (size_t i = 0; i < work.rows.size(); ++i) {
+            if (i + 4 < work.rows.size())
+                for (size_t j = 0; j < row_words_; j += 8) __builtin_prefetch(fine_of(work.rows[i + 4]) + j);
+            look_at(work.rows[i]);
+        }
+    }
+
+    const auto& found = work.best.sorted();
+    for (size_t i = 0; i < o.k; ++i) {
+        const size_t to = at * o.k + i;
+        if (i >= found.size()) {
+            out.keys[to] = -1, out.scores[to] = out.similarities[to] = 0;
+            out.distances[to] = -1, out.regions[to] = -1;
+            continue;
+        }
+        const size_t row = found[i].row;
+        costs(fine_of(row), n_regions, q.bits, work.costs.data());
+        const auto least = std::min_element(work.costs.begin(), work.costs.end());
+        out.keys[to] = keys_[row];
+        out.scores[to] = found[i].score;
+        out.similarities[to] = similarity(*least);
+        out.regions[to] = int16_t(least - work.costs.begin());
+        out.distances[to] = q.has_code ? distance(row, q.code.data()) : -1;
+    }
+    out.looked_at[at] = looked_at;
+}
+
+void FineTable::rank(const uint8_t* codes, const float* queries, size_t n, const int64_t* lims,
+                     const int64_t* candidates, const std::vector<int64_t>* allowed, const RankOptions& o,
+                     const RankRows& out) const {
+    if (!n) return;
+    std::shared_lock lock(mutex_);
+    std::vector<uint8_t> flags;
+    if (allowed) {
+        flags.assign(n_rows(), 0);
+        for (int64_t key : *allowed)
+            if (const size_t row = row_of(key); row < n_rows()) flags[row] = 1;
+    }
+    // Waking a thread takes some ten microseconds; give each enough to do.
+    const size_t images = lims ? size_t(lims[n] - lims[0]) + n * (o.near * 8) : n * n_rows();
+    const auto most = size_t(o.threads ? o.threads : usable_cores());
+    const int threads = int(std::clamp<size_t>(images / 4096, 1, std::min(most, n)));
+    std::atomic<size_t> next{0};
+    parallel(threads, [&] {
+        Scratch work;
+        for (size_t i; (i = next.fetch_add(1)) < n;) {
+            Query q(queries + i * size_t(fine_bits_), fine_bits_, words_);
+            q.has_code = codes != nullptr;
+            if (codes) q.code = as_words(codes + i * size_t(bits_ / 8), size_t(bits_ / 8), code_words_);
+            q.all = lims == nullptr;
+            q.begin = lims ? candidates + lims[i] : nullptr;
+            q.end = lims ? candidates + lims[i + 1] : nullptr;
+            q.allowed = allowed ? flags.data() : nullptr;
+            rank_one(q, work, o, out, i);
+        }
+    });
+}
+
+bool FineTable::read(const int64_t* keys, size_t n, uint8_t* fine) const {
+    std::shared_lock lock(mutex_);
+    const size_t width = size_t(fine_bits_) / 8, per_image = width * size_t(regions_);
+    for (size_t i = 0; i < n; ++i) {
+        const size_t row = row_of(keys[i]);
+        if (row == n_rows()) return false;
+        for (size_t r = 0; r < size_t(regions_); ++r)
+            std::memcpy(fine + i * per_image + r * width, fine_of(row) + r * words_, width);
+    }
+    return true;
+}
+
+FineTable::Content FineTable::content() const {
+    std::shared_lock lock(mutex_);
+    const auto n_regions = size_t(regions_);
+    const size_t width = size_t(fine_bits_) / 8, code_width = size_t(bits_) / 8;
+    std::vector<uint16_t> cell(n_cells_ ? n_rows() * n_regions : 0);
+    for (size_t c = 0; c < n_cells_; ++c)
+        for (uint32_t entry : postings_[c]) cell[entry] = uint16_t(c);
+    Content out;
+    for (size_t row = 0; row < n_rows(); ++row) {
+        if (!live_[row]) continue;
+        out.keys.push_back(keys_[row]);
+        for (size_t r = 0; r < n_regions; ++r) {
+            const auto* bytes = reinterpret_cast<const uint8_t*>(fine_of(row) + r * words_);
+            out.fine.insert(out.fine.end(), bytes, bytes + width);
+        }
+        for (uint32_t c = code_starts_[row]; c < code_starts_[row + 1]; ++c) {
+            const auto* bytes = reinterpret_cast<const uint8_t*>(&codes_[c * code_words_]);
+            out.codes.insert(out.codes.end(), bytes, bytes + code_width);
+        }
+        out.counts.push_back(code_starts_[row + 1] - code_starts_[row]);
+        if (n_cells_) out.cells.insert(out.cells.end(), &cell[row * n_regions], &cell[row * n_regions] + n_regions);
+    }
+    return out;
+}
+
+}  // namespace mch

@@ -1,0 +1,111 @@
+"""Orders images by their fine codes.
+
+The score of an image for "best" is a weighted mean of four numbers, each at most 1:
+
+- 1 - 2 d / bits, where d is the Hamming distance of the image's nearest code,
+- the similarity of the fine code of the whole image,
+- the similarity of the fine code of the most similar region,
+- the fourth power of that, which is large only for copies and parts of the same picture.
+
+The similarity of a fine code is 1 minus twice the share of its bits that differ from the query's,
+where a bit counts the more, the surer the query's bit is. An image whose codes are exactly those of
+the query has the score 1. For "fine", the score is the similarity of the most similar region.
+Scores below 0 are shown as 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mchindex._core import BucketTable, FineTable
+from mchindex.index.arguments import Rank
+from mchindex.index.results import Found
+
+_BEST = np.array([64, 30, 30, 250], np.float64)  # chosen on validation images, see bench/answers.py
+WEIGHTS = {"best": tuple(_BEST / _BEST.sum()), "fine": (0.0, 0.0, 1.0, 0.0)}
+ALL = 65_536  # images up to which "best" compares all of them
+CANDIDATES = 2_000  # images, at least, that are taken from the bucket table otherwise
+NEAR, PROBES = 256, 32  # images that are added by their fine codes, and cells to find them in
+MOST = 2**27  # hits that the bucket table returns, at most
+
+Lists = tuple[NDArray[np.int64], NDArray[np.int64]]  # limits and keys, as `within` returns them
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """Queries as a search takes them, one row each."""
+
+    codes: NDArray[np.uint8]  # (n, bits // 8)
+    fine: NDArray[np.float32] | None = None  # (n, fine bits), see `FineTable.rank`
+
+
+class Budget(NamedTuple):
+    """Which images a search may look at."""
+
+    max_radius: int | None
+    max_buckets: int | None
+    allowed: NDArray[np.int64] | None
+    threads: int
+
+
+def ranked(
+    buckets: BucketTable, fine: FineTable, query: Query, k: int, rank: Rank, budget: Budget
+) -> Found:
+    """The k images with the largest scores for each query."""
+    assert query.fine is not None
+    n = len(query.codes)
+    limited = budget.max_radius is not None or budget.max_buckets is not None
+    lists: Lists | None = None
+    exact = np.ones(n, bool)
+    near = 0
+    if limited:
+        lists, exact = _within_limits(buckets, query.codes, budget)
+    elif rank == "best" and len(fine) > ALL:
+        lists, near = _nearest(buckets, query.codes, budget), NEAR
+        exact[:] = False
+    found = fine.rank(
+        query.fine, k, query.codes, WEIGHTS[rank], lists, near, PROBES, budget.allowed,
+        budget.threads,
+    )  # fmt: skip
+    return Found(
+        found.keys,
+        found.distances,
+        found.regions,
+        np.clip(found.scores, 0, 1),
+        np.full(n, buckets.n_buckets),
+        np.where(found.keys >= 0, found.distances, 0).max(1, initial=0),
+        found.looked_at,
+        exact,
+        buckets.n_codes,
+        rank,
+    )
+
+
+def _within_limits(
+    buckets: BucketTable, codes: NDArray[np.uint8], budget: Budget
+) -> tuple[Lists, NDArray[np.bool_]]:
+    """The images that a limited search reaches, and whether these are all."""
+    most = min(len(buckets) + 1, MOST // max(1, len(codes)))
+    found = buckets.search(
+        codes, most, max_radius=budget.max_radius, max_buckets=budget.max_buckets,
+        allowed=budget.allowed, threads=budget.threads,
+    )  # fmt: skip
+    return (np.r_[0, np.cumsum(found.counts)], found.ids[found.ids >= 0]), found.exact
+
+
+def _nearest(buckets: BucketTable, codes: NDArray[np.uint8], budget: Budget) -> Lists:
+    """At least CANDIDATES images per query, or all there are: all those within some radius, because
+    a part of those at one distance would be arbitrary."""
+    first = buckets.search(codes, CANDIDATES, allowed=budget.allowed, threads=budget.threads)
+    reach = np.where(first.ids >= 0, first.distances, 0).max(1, initial=0)
+    parts: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(codes)
+    for radius in np.unique(reach).tolist():
+        rows = np.flatnonzero(reach == radius)
+        inside = buckets.within(codes[rows], radius, allowed=budget.allowed, threads=budget.threads)
+        for row, keys in zip(rows, np.split(inside.ids, inside.lims[1:-1]), strict=True):
+            parts[row] = keys
+    return np.r_[0, np.cumsum([len(part) for part in parts])], np.concatenate(parts)
