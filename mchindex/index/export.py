@@ -245,7 +245,7 @@ def _record(row: Row, header: Header, fine: bytes | None) -> dict[str, Any]:
     for name in ("size", "time", "width", "height"):
         if not isinstance(getattr(row, name), (int, type(None))):
             raise TypeError(f"its {name} is not an integer")
-    record = {
+    record: dict[str, Any] = {
         "id": row.id,
         "path": row.path,
         "size": row.size,

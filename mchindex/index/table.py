@@ -168,8 +168,8 @@ class LiveTable:
         version = self._store.version()
         if version == self._seen:
             return
-        if self._fine_identity is None and (fine := FineIdentity.of_store(self._store)) is not None:
-            self.use_fine(fine)  # another process has begun to store them
+        if self._fine_identity is None and (kind := FineIdentity.of_store(self._store)) is not None:
+            self.use_fine(kind)  # another process has begun to store them
         with self._moving(), self._store.changes(self._position, self._bits) as (change, chunks):
             table = BucketTable(self._bits) if change.again else self._table
             fine = self._new_fine() if change.again else self._fine
