@@ -57,10 +57,10 @@ def queries(some: Images, n: int, fine_bits: int, seed: int) -> NDArray[np.float
     rng = np.random.default_rng(seed)
     noise = rng.standard_normal((n, fine_bits))
     if not len(some.keys):
-        return noise.astype(np.float32)
+        return np.asarray(noise, np.float32)
     picked = some.fine[rng.integers(len(some.keys), size=n), 0]
     signs = np.unpackbits(picked, axis=1) * 2.0 - 1
-    return (signs * rng.choice([0, 1, 3], (n, 1)) + noise).astype(np.float32)
+    return np.asarray(signs * rng.choice([0, 1, 3], (n, 1)) + noise, np.float32)
 
 
 @dataclass

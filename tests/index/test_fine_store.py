@@ -124,7 +124,8 @@ def test_a_failure_while_following_leaves_nothing_half_done(
     with MCHIndex.open(folder) as reader, MCHIndex.open(folder) as writer:
         writer.add([photo(i) for i in range(60, 64)], list(range(60, 64)), progress=False)
         for name in ("_add", "_add_fine"):
-            right, calls = getattr(mchindex.index.table, name), []
+            right = getattr(mchindex.index.table, name)
+            calls: list[int] = []
 
             def fail(*arguments: Any, right: Any = right, calls: list[int] = calls) -> Any:
                 calls.append(1)
@@ -177,16 +178,16 @@ def replace_by_folder(file: Path) -> None:
     file.mkdir()
 
 
-CHANGES: dict[str, Callable[[Path], None]] = {
+CHANGES: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
-    "empty": lambda file: file.write_bytes(b"") and None,
+    "empty": lambda file: file.write_bytes(b""),
     "cut": cut,
-    "longer": lambda file: file.write_bytes(file.read_bytes() + b"x") and None,
+    "longer": lambda file: file.write_bytes(file.read_bytes() + b"x"),
     "magic": flip(0),
     "header checksum": flip(9),
     "header": flip(20),
     "content": flip(-1),
-    "other": lambda file: file.write_bytes(b"MCHFINE1" * 100) and None,
+    "other": lambda file: file.write_bytes(b"MCHFINE1" * 100),
     "folder": replace_by_folder,
 }
 

@@ -115,7 +115,8 @@ def test_filtered_hits_are_those_of_the_whole_list(shared: MCHIndex, rank: Any) 
 
 @pytest.mark.parametrize("rank", BY_FINE)
 def test_a_limited_search_ranks_what_the_codes_reach(shared: MCHIndex, rank: Any) -> None:
-    for limits in ({"max_radius": 1}, {"max_buckets": 5}):
+    several: list[dict[str, Any]] = [{"max_radius": 1}, {"max_buckets": 5}]
+    for limits in several:
         reached = set(shared.search(photo(100), N, rank="code", **limits).ids)
         hits = shared.search(photo(100), N, rank=rank, **limits)
         assert set(hits.ids) == reached
@@ -177,8 +178,9 @@ def test_code_is_the_order_of_the_bucket_table(shared: MCHIndex) -> None:
     queries = [photo(i) for i in range(90, 100)]
     codes = shared.model.encode_query(queries)
     want = table.search(codes, 10)
-    for options in ({"rank": "code"}, {"rank": "code", "threads": 1}):
-        answers = shared.search(queries, 10, **options)  # type: ignore[arg-type]
+    both: list[dict[str, Any]] = [{"rank": "code"}, {"rank": "code", "threads": 1}]
+    for options in both:
+        answers = shared.search(queries, 10, **options)
         for i, hits in enumerate(answers):
             assert hits.ids == want.ids[i].tolist()
             assert hits.distances == want.distances[i].tolist()

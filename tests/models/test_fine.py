@@ -92,7 +92,7 @@ def test_a_model_with_fine_codes_is_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.fingerprint == model.fingerprint == small_model().fingerprint
     asked = [photo(1), photo(2)]
     for mine, theirs in zip(model.encode_queries(asked), loaded.encode_queries(asked), strict=True):
-        np.testing.assert_array_equal(mine, theirs)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(mine, theirs)
     np.testing.assert_array_equal(model.encode_query(asked), small_model().encode_query(asked))
     assert small_model().encode_queries(asked)[1] is None
 
