@@ -252,8 +252,9 @@ void FineTable::add(const int64_t* keys, size_t n, const uint8_t* fine, const ui
         });
     }
     std::unique_lock lock(mutex_);
-    if ((n_rows() && keys[0] <= keys_.back()) || std::adjacent_find(keys, keys + n, std::greater_equal<>{}) != keys + n)
-        throw std::invalid_argument("keys must ascend, and be above all keys in the table");
+    if (keys[0] < 0 || (n_rows() && keys[0] <= keys_.back()) ||
+        std::adjacent_find(keys, keys + n, std::greater_equal<>{}) != keys + n)
+        throw std::invalid_argument("keys must be 0 or more, ascend, and be above all keys in the table");
     if (n_rows() + n > UINT32_MAX / n_regions || codes_.size() / code_words_ + starts[n] > UINT32_MAX)
         throw std::invalid_argument("the table is full");
     for (size_t i = 0; i < n; ++i) {
@@ -276,7 +277,10 @@ size_t FineTable::row_of(int64_t key) const {
             low = middle;
             // One more halving step, so that uneven gaps cost a logarithm at most.
             const size_t half = low + (high - low + 1) / 2;
-            if (keys_[low] < key) (keys_[half] <= key ? low : high) = keys_[half] <= key ? half : half - 1;
+            if (keys_[half] <= key)
+                low = half;
+            else if (keys_[high = half - 1] < key)
+                return n_rows();
         } else {
             high = middle - 1;
             if (keys_[high] < key) return n_rows();

@@ -57,10 +57,10 @@ class FineTable {
     uint64_t size() const;
     uint64_t bytes() const;
 
-    // Adds images. The keys ascend and are above all earlier ones. `fine` has `regions` codes per image.
-    // codes[starts[i]] … codes[starts[i + 1] - 1] are the codes of image i in the bucket table.
-    // `cells`, if not null, has the cell of each fine code, which need not be found again then.
-    // Throws std::invalid_argument and changes nothing if the keys do not ascend or there is no such cell.
+    // Adds images. The keys are 0 or more, ascend, and are above all earlier ones. `fine` has `regions` codes per
+    // image. codes[starts[i]] … codes[starts[i + 1] - 1] are the codes of image i in the bucket table. `cells`, if not
+    // null, has the cell of each fine code, which need not be found again then. Throws std::invalid_argument and
+    // changes nothing if the keys do not ascend or there is no such cell.
     void add(const int64_t* keys, size_t n, const uint8_t* fine, const uint32_t* starts, const uint8_t* codes,
              const uint16_t* cells);
     // Unknown keys are ignored; returns how many images were removed.

@@ -85,6 +85,15 @@ def add(
             rich_help_panel=INDEX,
         ),
     ] = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="Encode unchanged images again that have no fine codes, because an earlier "
+            "version added them.",
+            rich_help_panel=INDEX,
+        ),
+    ] = False,
     wait: Wait = 0.0,
     batch: Annotated[
         int,
@@ -112,6 +121,7 @@ def add(
       mch add holiday/*.jpg --metadata album=holiday --metadata year=2024
       mch add scans --index scans.mch --metadata-file scans/captions.csv
       mch add photos --index small.mch --codes 1.2
+      mch add photos --again
     """
     folders = _checked(paths, prune)
     notes = MetadataByPath(metadata or [], metadata_file)
@@ -129,6 +139,7 @@ def add(
                 metadata=notes if notes else None,
                 progress=not quiet,
                 batch=batch,
+                again=again,
             )
             pruned = sum(len(opened.prune(folder)) for folder in folders)
         except KeyboardInterrupt:
@@ -136,7 +147,9 @@ def add(
                 f"interrupted: {index} holds {show.number(len(opened), 'image')}; run the same "
                 "command again to continue"
             ) from None
-        took, images = time.monotonic() - began, len(opened)
+        took, stats = time.monotonic() - began, opened.stats()
+    images = stats["images"]
+    without_fine = images - stats["fine_images"] if stats["fine_bits"] else 0
     if unused := notes.unused():
         say(f"warning: lines of {metadata_file} that match no image given here: {unused:,}")
     done = len(result) + len(result.failed)
@@ -149,6 +162,7 @@ def add(
         "failed": len(result.failed),
         "ignored": len(result.ignored),
         "pruned": pruned,
+        "without_fine": without_fine,
         "failures": [{"name": f.name, "reason": f.reason} for f in result.failed],
         "seconds": round(took, 3),
         "images_per_second": round(done / took, 1) if took else 0.0,
@@ -242,3 +256,5 @@ def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
         console.print(f"  … {len(result.failed) - len(failures):,} more (--verbose lists them)")
     total = f"{facts['index']}: {show.number(facts['images'], 'image')}"
     console.print(show.line((total, "dim")), soft_wrap=True)
+    if facts["without_fine"]:
+        console.print(show.line(show.without_fine(facts["without_fine"])), soft_wrap=True)

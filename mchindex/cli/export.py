@@ -58,6 +58,10 @@ def export(
         say(f"image {reason}")
     if done.lost:
         say(f"{index} is damaged: {show.number(done.lost, 'image')} could not be read")
+    if done.fine_lost:
+        images = show.number(done.fine_lost, "image")
+        say(f"{index} is damaged: {images} were exported without their fine codes")
     if done.header.model_lost:
         say(f"{index} is damaged: it no longer knows its model; name it with mch import --model")
-    return INCOMPLETE if done.lost or done.header.model_lost else FINE
+    lost = done.lost or done.fine_lost or done.header.model_lost
+    return INCOMPLETE if lost else FINE

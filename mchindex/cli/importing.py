@@ -65,6 +65,8 @@ def import_(
     if not quiet:
         replaced = f", {done.replaced:,} replaced" if done.replaced else ""
         show.echo(f"{show.number(done.added, 'image')} added{replaced} in {index}")
+    if done.without_fine:
+        say(show.without_fine(done.without_fine))
     for line in done.refused[:LISTED]:
         say(line)
     if done.invalid > LISTED:

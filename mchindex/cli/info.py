@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mchindex.cli import show
 from mchindex.cli.options import INDEX_PATH, AsJson, Filter, Index, conditions, open_index
 
@@ -29,6 +31,7 @@ def info(index: Index = INDEX_PATH, filter: Filter = None, as_json: AsJson = Fal
         "images": f"{facts['images']:,}",
         "matching": f"{facts['matching']:,}" if "matching" in facts else "",
         "codes": f"{facts['codes']:,} of {facts['bits']} bits, {facts['anhc']:.2f} per image",
+        "fine codes": _fine(facts),
         "buckets": f"{facts['buckets']:,}",
         "regions": ", ".join(facts["regions"]),
         "model": f"{model} ({facts['fingerprint']})" if facts["fingerprint"] else model,
@@ -37,3 +40,13 @@ def info(index: Index = INDEX_PATH, filter: Filter = None, as_json: AsJson = Fal
     }
     cells = {name: value for name, value in rows.items() if value}
     show.output(show.LONG_WIDTH).print(show.facts(cells))
+
+
+def _fine(facts: dict[str, Any]) -> str:
+    """Which images have fine codes, and what would give them to the others."""
+    images, filled, bits = facts["images"], facts["fine_images"], facts["fine_bits"]
+    if not bits:
+        return "none: hits are ordered by their codes alone"
+    if images == filled:
+        return f"of {bits} bits, for every image"
+    return f"of {bits} bits, for {filled:,} images. {show.without_fine(images - filled)}"

@@ -127,6 +127,16 @@ def number(count: int, one: str, more: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
+def without_fine(count: int) -> str:
+    """What it means that images have no fine codes, and what gives them some."""
+    have = "has" if count == 1 else "have"
+    return (
+        f"{number(count, 'image')} {have} no fine codes, so hits are ordered by codes alone. "
+        "Run mch add --again with their folders: copies, parts and pictures that look alike will "
+        "then come first."
+    )
+
+
 def times(stages: Mapping[str, float]) -> str:
     return ", ".join(f"{stage} {seconds(length)}" for stage, length in stages.items())
 

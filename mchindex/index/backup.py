@@ -58,7 +58,10 @@ def _copy_snapshot(folder: Path | None, new: Path) -> None:
             if folder is None:
                 raise FileNotFoundError
             shutil.copyfile(folder / saved.file, new / saved.file)
+            if saved.fine is not None:
+                shutil.copyfile(folder / saved.fine_file, new / saved.fine_file)
         except (FileNotFoundError, shutil.SpecialFileError):
+            (new / saved.file).unlink(missing_ok=True)
             with copy.writer():
                 copy.set(snapshot=None)
 

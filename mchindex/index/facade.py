@@ -21,7 +21,7 @@ from mchindex.index.adding import BATCH, Added, Adding, OnCommit
 from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, OneCode, OneImage
 from mchindex.index.backup import back_up
 from mchindex.index.codes import rows_of_codes
-from mchindex.index.identity import Identity
+from mchindex.index.identity import FineIdentity, Identity
 from mchindex.index.inputs import (
     Metadata,
     check_id,
@@ -239,18 +239,38 @@ class MCHIndex:
                 self._live.insert(group)
         return len(rows)
 
-    def add_records(self, rows: Iterable[Row]) -> tuple[int, int]:
+    def add_records(
+        self, rows: Iterable[Row], fine: tuple[int, str] | None = None
+    ) -> tuple[int, int]:
         """Stores records of another index; returns how many images were added and replaced.
 
-        The caller ensures that their codes come from the same model.
+        The caller ensures that their codes come from the same model. `fine` says what their fine
+        codes are, by bits and fingerprint; if this index has others, they are left out.
         """
         added = replaced = 0
         with self._live.writing(self.wait):
+            if not self._takes_fine(fine):
+                rows = (row._replace(fine=None) for row in rows)
             for group in self._commits(map(_checked_record, rows), RECORDS):
                 before = len(self._live.insert(group))
                 added += len({row.id for row in group}) - before
                 replaced += before
         return added, replaced
+
+    def _takes_fine(self, kind: tuple[int, str] | None) -> bool:
+        """Within the writer's lock: whether fine codes of a kind can be stored. An index without
+        fine codes takes those that its model makes."""
+        fine = FineIdentity.of_store(self._store)
+        if kind is None or (fine is None and not self.identity.has_model):
+            return False
+        if fine is None:
+            fine = FineIdentity.of_model(self.model)
+            if fine is not None and (fine.bits, fine.fingerprint) == kind:
+                self._model.take_fine()
+        if fine is None or (fine.bits, fine.fingerprint) != kind:
+            return False
+        self._live.use_fine(fine)
+        return True
 
     def _commits(self, rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
         """Lists of rows to commit together: at most `most`, and fewer if they are large.
@@ -262,7 +282,7 @@ class MCHIndex:
         size = 0
         for row in rows:
             group.append(row)
-            size += 64 + len(row.codes) + len(row.metadata or "")
+            size += 64 + len(row.codes) + len(row.fine or b"") + len(row.metadata or "")
             if len(group) >= most or size >= largest:
                 yield group
                 group, size = [], 0
@@ -408,7 +428,8 @@ class MCHIndex:
         if isinstance(region, str):
             raise TypeError("the region of a query must be a box (x0, y0, x1, y1) in pixels")
         single = one_image(query)
-        return Query(*self.model.encode_queries([query] if single else query, region)), single
+        codes, fine = self.model.encode_queries([query] if single else query, region)
+        return Query(codes, fine if self._model.fine_agrees(self._live.fine_kind) else None), single
 
     # Contents.
 
@@ -463,9 +484,13 @@ class MCHIndex:
         )
 
     def stats(self) -> dict[str, Any]:
-        """The numbers of images, codes and buckets, the space they take, and the model."""
+        """The numbers of images, codes and buckets, the space they take, and the model.
+
+        `fine_bits` is the width of the fine codes that images have or get from the model, 0 for
+        none; `fine_images` have them.
+        """
         table, identity = self._live.current, self.identity
-        images, codes = self._live.images, table.n_codes
+        images, codes, fine = self._live.images, table.n_codes, self._live.fine
         return {
             "path": None if self.path is None else str(self.path),
             "images": images,
@@ -474,7 +499,9 @@ class MCHIndex:
             "anhc": codes / images if images else 0.0,
             "bits": self.bits,
             "bytes": self._store.bytes(),
-            "memory": table.memory()["total"],
+            "fine_bits": self._model.fine_bits if fine is None else fine.fine_bits,
+            "fine_images": 0 if fine is None else len(fine),
+            "memory": table.memory()["total"] + (0 if fine is None else fine.memory()),
             "model": identity.name,
             "fingerprint": identity.fingerprint,
             "regions": list(identity.regions),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mchindex import json_text
 from mchindex._core import FineTable
@@ -18,8 +21,11 @@ _LONGEST = 4096  # bytes of the header, at most
 _ARRAYS = {"keys": "<i8", "counts": "<u4", "fine": "u1", "codes": "u1", "cells": "<u2"}
 
 
-def save_fine(table: FineTable, file: Path) -> None:
-    """Writes everything in a table to a file: a line of JSON, then the arrays."""
+def save_fine(table: FineTable, file: Path) -> int:
+    """Writes everything in a table to a file: a line of JSON, then the arrays.
+
+    Returns their checksum, by which `load_fine` knows the file again.
+    """
     arrays = {
         name: np.ascontiguousarray(values, _ARRAYS[name])
         for name, values in table.content().items()
@@ -34,10 +40,14 @@ def save_fine(table: FineTable, file: Path) -> None:
         stream.write(_MAGIC + zlib.crc32(line).to_bytes(4, "little") + line)
         for values in arrays.values():
             stream.write(values.data)
+    return crc
 
 
-def load_fine(table: FineTable, file: Path) -> None:
-    """Adds to an empty table what `save_fine` wrote. Raises SnapshotError or OSError."""
+def load_fine(table: FineTable, file: Path, crc: int) -> None:
+    """Adds to an empty table what `save_fine` wrote. Raises SnapshotError or OSError.
+
+    A file with another checksum than `crc` holds another state of the index.
+    """
     with open_file(file) as stream:
         start = stream.read(len(_MAGIC) + 4)
         if start[: len(_MAGIC)] != _MAGIC:
@@ -47,19 +57,28 @@ def load_fine(table: FineTable, file: Path) -> None:
             if zlib.crc32(line) != int.from_bytes(start[len(_MAGIC) :], "little"):
                 raise ValueError("the header does not match its checksum")
             header = json_text.loads(line)
-            arrays: dict[str, Any] = {}
-            crc, left = 0, file.stat().st_size - stream.tell()
-            for name, shape in header["arrays"].items():
-                kind = np.dtype(_ARRAYS[name])
-                size = kind.itemsize * int(np.prod([int(n) for n in shape], dtype=object))
-                left -= size
-                if left < 0:
-                    raise ValueError("the file is too short")
-                content = stream.read(size)
-                crc = zlib.crc32(content, crc)
-                arrays[name] = np.frombuffer(content, kind).reshape(shape)
-            if left or crc != header["crc"]:
-                raise ValueError("the content does not match its checksum")
-            table.add(**arrays)
+            if header["crc"] != crc:
+                raise ValueError("it belongs to another snapshot")
+            table.add(**_arrays(stream, dict(header["arrays"]), crc))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise SnapshotDamagedError(f"{file} is damaged: {error}") from error
+
+
+def _arrays(stream: IO[bytes], shapes: dict[str, Any], crc: int) -> dict[str, NDArray[Any]]:
+    """The arrays that follow the header. Raises an exception if they do not match `crc`."""
+    arrays: dict[str, NDArray[Any]] = {}
+    actual, left = 0, os.fstat(stream.fileno()).st_size - stream.tell()
+    for name, shape in shapes.items():
+        if not all(type(side) is int and side >= 0 for side in shape):
+            raise ValueError(f"{name} cannot have the shape {shape}")
+        kind = np.dtype(_ARRAYS[name])
+        size = kind.itemsize * math.prod(shape)
+        left -= size
+        if left < 0:
+            raise ValueError("the file is too short")
+        content = stream.read(size)
+        actual = zlib.crc32(content, actual)
+        arrays[name] = np.frombuffer(content, kind).reshape(shape)
+    if left or actual != crc:
+        raise ValueError("the content does not match its checksum")
+    return arrays

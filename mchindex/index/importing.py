@@ -47,6 +47,7 @@ class Imported:
 
     added: int = 0
     replaced: int = 0
+    without_fine: int = 0  # images in the index that have no fine codes, if others have some
     # With `partial` only:
     refused: list[str] = field(default_factory=list)  # the first `REASONS` invalid lines, and why
     cut: bool = False  # the end was missing
@@ -68,6 +69,7 @@ def import_index(
     The whole file is read before anything is written: it must be complete, and its codes must come
     from the model that filled the index. `partial` imports what is intact of an incomplete file.
     `model` is the model of a new index; by default, the model is looked up by its fingerprint.
+    Fine codes are imported if the index has, or its model makes, fine codes of the same kind.
     """
     with _seekable(file) as (stream, name):
         reader = Reader(stream, name, partial)
@@ -88,8 +90,10 @@ def import_index(
                     if done % 1000 == 0 or done == total:
                         progress(Step("importing", done, total, unit="images"))
 
-            added, replaced = index.add_records(reported()) if total else (0, 0)
-    return Imported(added, replaced, reader.refused, reader.cut, reader.invalid)
+            added, replaced = index.add_records(reported(), header.fine) if total else (0, 0)
+            facts = index.stats()
+            without = facts["images"] - facts["fine_images"] if facts["fine_bits"] else 0
+    return Imported(added, replaced, without, reader.refused, reader.cut, reader.invalid)
 
 
 class Reader:
@@ -122,7 +126,7 @@ class Reader:
                 continue
             try:
                 record = json_text.loads(line, LINE_LEVELS)
-                row = None if _is_end(record) else _row_of(record, self.header.identity)
+                row = None if _is_end(record) else _row_of(record, self.header)
             except (ValueError, TypeError) as error:
                 if not line.endswith(b"\n"):
                     break  # the last line, which is incomplete
@@ -207,7 +211,7 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _row_of(record: Any, identity: Identity) -> Row:
+def _row_of(record: Any, header: Header) -> Row:
     if not isinstance(record, dict):
         raise ValueError("an image must be an object")
     missing = {"id", "codes"} - record.keys()
@@ -219,7 +223,7 @@ def _row_of(record: Any, identity: Identity) -> Row:
     metadata = _typed(record, "metadata", dict)
     return Row(
         _id(record["id"]),
-        _packed(record["codes"], identity),
+        _packed(record["codes"], header.identity),
         _valid(_typed(record, "path", str)),
         _whole(record, "size"),
         _whole(record, "time"),
@@ -227,6 +231,7 @@ def _row_of(record: Any, identity: Identity) -> Row:
         _whole(record, "width"),
         _whole(record, "height"),
         None if metadata is None else json_text.dumps(metadata),
+        fine=None if header.fine is None else _fine(_typed(record, "fine", list), header),
     )
 
 
@@ -275,6 +280,20 @@ def _packed(codes: Any, identity: Identity) -> bytes:
         if len(code) * 8 != identity.bits:
             raise ValueError(f"a code has {len(code) * 8} bits, not {identity.bits}")
         parts.append(_ENTRY.pack(region, keep) + code)
+    return b"".join(parts)
+
+
+def _fine(codes: list[Any] | None, header: Header) -> bytes | None:
+    """The fine codes of an image, one per region."""
+    if codes is None:
+        return None
+    if not all(isinstance(code, str) for code in codes):
+        raise ValueError("'fine' must be a list of text")
+    parts = [bytes.fromhex(code) for code in codes]
+    assert header.fine is not None
+    regions, bits = max(1, len(header.identity.regions)), header.fine.bits
+    if len(parts) != regions or any(len(part) * 8 != bits for part in parts):
+        raise ValueError(f"'fine' must be {regions} codes of {bits} bits")
     return b"".join(parts)
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from mchindex.catalogue import shipped_name
+from mchindex.catalogue import find, read_config, shipped_name
 from mchindex.errors import ModelMismatchError, StoreDamagedError, StoreError
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import FineIdentity, Identity
@@ -37,6 +37,7 @@ class IndexModel:
         self._store, self._wait, self._device = store, wait, device
         self._lock = threading.RLock()
         self._model: MCHModel | None = None
+        self._fine_made: str | None = None  # fingerprint of the model's fine hash, once needed
         self.identity = self._identified(model, bits)
         self.fine = FineIdentity.of_store(store)  # None: the index has no fine codes
 
@@ -91,6 +92,33 @@ class IndexModel:
         if shipped_name(self._model.fingerprint) is None:
             self._model.save(folder / MODEL_FOLDER)
 
+    @property
+    def fine_bits(self) -> int:
+        """The bits of the fine codes that the model makes; 0 if it makes none or is not there.
+
+        The model need not be loaded for this.
+        """
+        if self._model is not None:
+            return 0 if self._model.fine is None else self._model.fine.bits
+        own = None if self._store.folder is None else self._store.folder / MODEL_FOLDER
+        place = (
+            own if own is not None and own.is_dir() else find(self.identity.name or DEFAULT_MODEL)
+        )
+        try:
+            config = read_config(place)
+            same = config["fingerprint"] == self.identity.fingerprint
+            return int(config["fine"]["bits"]) if same else 0
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def fine_agrees(self, fine: FineIdentity | None) -> bool:
+        """Whether the model, which is loaded, makes fine codes of this kind."""
+        if fine is None or self.model.fine is None:
+            return False
+        if self._fine_made is None:  # hashing its weights for every query would take longer
+            self._fine_made = self.model.fine.fingerprint
+        return self._fine_made == fine.fingerprint
+
     def take_fine(self) -> FineIdentity | None:
         """Within the writer's lock: the fine codes that images to add get; None for none.
 
@@ -100,6 +128,7 @@ class IndexModel:
         if new is None:
             return None
         if old is None:
+            self._keep_model()  # the one in the index may be without fine codes
             self._store.set(fine=new.to_json())
         elif old.fingerprint != new.fingerprint:
             raise ModelMismatchError(

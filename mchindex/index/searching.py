@@ -134,7 +134,7 @@ class Searcher:
                 "with again=True"
             )
         else:
-            reason = "the query is only a code: search by an image"
+            reason = "the query has no fine code: search by an image, with the model that filled it"
         raise ValueError(f"{self._store.name} cannot rank by {rank!r}: {reason}")
 
     def within(

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -52,6 +53,7 @@ class Saved(NamedTuple):
     gone: int
     keys: int
     changes: int  # so far: images given a key, and removals
+    fine: int | None = None  # checksum of the fine codes, see `save_fine`; None: there are none
 
     @classmethod
     def of_store(cls, store: Store) -> Saved | None:
@@ -59,16 +61,27 @@ class Saved(NamedTuple):
         facts = store.get("snapshot")
         if facts is None:
             return None
-        if not isinstance(facts, dict) or facts.keys() != set(cls._fields):
+        if not isinstance(facts, dict) or facts.keys() | {"fine"} != set(cls._fields):
             raise store.unreadable("snapshot")
         saved = cls(**facts)
-        name, *numbers = saved
+        name, *numbers, fine = saved
         # A name with a slash would lead out of the folder.
         if not (isinstance(name, str) and re.fullmatch(rf"{SNAPSHOT}\w+\.snapshot", name)):
             raise store.unreadable("snapshot")
-        if not all(type(number) is int for number in numbers):
+        if not all(type(number) is int for number in numbers) or type(fine) not in (int, NoneType):
             raise store.unreadable("snapshot")
         return saved
+
+    def to_json(self) -> dict[str, Any]:
+        facts = self._asdict()
+        if self.fine is None:
+            del facts["fine"]  # as in format 1
+        return facts
+
+    @property
+    def fine_file(self) -> str:
+        """The name of the file with the fine codes."""
+        return self.file.removesuffix(".snapshot") + ".fine"
 
 
 class Tables(NamedTuple):
@@ -85,21 +98,25 @@ class LiveTable:
     def __init__(self, store: Store, identity: Identity, fine: FineIdentity | None) -> None:
         self._store, self._bits, self._identity = store, identity.bits, identity
         self._lock = threading.RLock()
-        self._table = BucketTable(self._bits)
         self._fine_identity = fine
+        self._moves = 0  # odd while the tables are between two states
+        self._snapshot_at = 0  # changes that the last snapshot covers
+        self._empty()
+        self._load_snapshot()
+        self.refresh()
+
+    def _empty(self) -> None:
+        """Starts with empty tables, which the next `refresh` fills from the store."""
+        self._table = BucketTable(self._bits)
         self._fine = self._new_fine()
         self._position = Position()
         self._seen: tuple[int, int] | None = None  # the store's version at that position
-        self._moves = 0  # odd while the table is between two states
         self._refused: frozenset[int] = frozenset()  # images that the table cannot hold
-        self._snapshot_at = 0  # changes that the last snapshot covers
-        self._load_snapshot()
-        self.refresh()
 
     def _new_fine(self) -> FineTable | None:
         if self._fine_identity is None:
             return None
-        return self._fine_identity.table(self._bits, max(1, len(self._identity.regions)))
+        return new_fine_table(self._identity, self._fine_identity)
 
     def use_fine(self, fine: FineIdentity) -> None:
         """Takes in fine codes from now on, if it does not yet; there are none in the store then."""
@@ -113,6 +130,12 @@ class LiveTable:
         """The fine codes, up to date with the store; None if the index has none."""
         self.refresh()
         return self._fine
+
+    @property
+    def fine_kind(self) -> FineIdentity | None:
+        """What the fine codes are; None if the index has none."""
+        self.refresh()
+        return self._fine_identity
 
     @property
     def without_fine(self) -> int:
@@ -145,6 +168,8 @@ class LiveTable:
         version = self._store.version()
         if version == self._seen:
             return
+        if self._fine_identity is None and (kind := FineIdentity.of_store(self._store)) is not None:
+            self.use_fine(kind)  # another process has begun to store them
         with self._moving(), self._store.changes(self._position, self._bits) as (change, chunks):
             table = BucketTable(self._bits) if change.again else self._table
             fine = self._new_fine() if change.again else self._fine
@@ -166,18 +191,27 @@ class LiveTable:
                     f"{self._store.name} is damaged: only {found} of {change.images} images can be "
                     "read"
                 )
+            if fine is not None and not change.fine - len(refused) <= len(fine) <= change.fine:
+                raise StoreDamagedError(
+                    f"{self._store.name} is damaged: the fine codes of only {len(fine)} of "
+                    f"{change.fine} images can be read"
+                )
             if read > max(SNAPSHOT_AFTER, table.n_codes // 2):
                 table.optimize()  # most of it is new: one segment is faster to search
-            # Set last: if anything above fails, the next call starts over, which does no harm.
             self._table, self._fine = table, fine
             self._position, self._seen = change.to, version
             self._refused = frozenset(refused)
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
+        """Brings the tables from one state to another. If that fails, they are empty afterwards,
+        because they may hold half of a change."""
         self._moves += 1
         try:
             yield
+        except BaseException:
+            self._empty()
+            raise
         finally:
             self._moves += 1
 
@@ -229,6 +263,14 @@ class LiveTable:
                 f"the regions of images must be numbered from 0 to {LAST_REGION}, but {wrong} of "
                 f"these codes have a region from {regions.min()} to {regions.max()}"
             )
+        fine = self._fine
+        size = 0 if fine is None else fine.regions * fine.fine_bits // 8
+        for row in rows:
+            if row.fine is not None and len(row.fine) != (size or -1):
+                raise ValueError(
+                    f"image {row.id!r} has {len(row.fine)} bytes of fine codes, but this index "
+                    f"has {size} per image"
+                )
 
     def remove(self, ids: Sequence[Id]) -> int:
         """Removes images; returns how many of them were in the store.
@@ -328,8 +370,8 @@ class LiveTable:
         fine = self._new_fine()
         try:
             table = load_snapshot(folder / saved.file)
-            if fine is not None:
-                load_fine(fine, folder / fine_file(saved.file))
+            if fine is not None and saved.fine is not None:
+                load_fine(fine, folder / saved.fine_file, saved.fine)
         except (SnapshotError, OSError):
             return  # no harm done: the store has everything
         if table.bits == self._bits and table.n_codes == saved.codes:
@@ -356,22 +398,22 @@ class LiveTable:
             saved = Saved(file, self._table.n_codes, at.key, at.gone, at.keys, changes)
             try:
                 self._table.save(folder / file)
-                if self._fine is not None:
-                    save_fine(self._fine, folder / fine_file(file))
-                store.set(snapshot=saved._asdict(), refused=sorted(self._refused))
+                if self._fine:
+                    saved = saved._replace(fine=save_fine(self._fine, folder / saved.fine_file))
+                store.set(snapshot=saved.to_json(), refused=sorted(self._refused))
             except (OSError, StoreError) as error:
                 if isinstance(error, StoreError) and not is_full(error):
                     raise
                 return  # the disk is full: opening takes longer, but nothing is lost
             # Including those of writers that crashed.
-            store.delete_files(SNAPSHOT, keep=(file, fine_file(file)))
+            store.delete_files(SNAPSHOT, keep=(file, saved.fine_file))
         store.trim_removals()
         self._snapshot_at = changes
 
 
-def fine_file(snapshot: str) -> str:
-    """The name of the file with the fine codes that belong to a snapshot."""
-    return snapshot.removesuffix(".snapshot") + ".fine"
+def new_fine_table(identity: Identity, fine: FineIdentity) -> FineTable:
+    """An empty table for the fine codes of an index."""
+    return fine.table(identity.bits, max(1, len(identity.regions)))
 
 
 def load_snapshot(file: Path) -> BucketTable:

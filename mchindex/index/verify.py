@@ -12,14 +12,16 @@ from typing import TypeVar
 
 import numpy as np
 
+from mchindex._core import FineTable
 from mchindex.catalogue import listed, read_config
 from mchindex.errors import SnapshotError, StoreDamagedError, StoreError
 from mchindex.index.adding import groups
 from mchindex.index.backup import MODEL_FOLDER
-from mchindex.index.identity import Identity
-from mchindex.index.table import SNAPSHOT, Saved, load_snapshot
+from mchindex.index.fine_snapshot import load_fine
+from mchindex.index.identity import FineIdentity, Identity
+from mchindex.index.table import SNAPSHOT, Saved, load_snapshot, new_fine_table
 from mchindex.storage.records import Row, row_metadata, unpack_codes
-from mchindex.storage.rescue import salvage
+from mchindex.storage.rescue import salvage, salvage_fine
 from mchindex.storage.store import Store
 
 BATCH = 5_000  # images compared with the snapshot at a time
@@ -34,6 +36,7 @@ class Verified:
     notes: list[str] = field(default_factory=list)
     images: int = 0  # intact ones
     codes: int = 0
+    fine: int = 0  # images with intact fine codes
     unreadable: int = 0
     missing: int = 0  # images whose files no longer exist
     snapshot: str | None = None
@@ -62,8 +65,10 @@ def verify(path: str | os.PathLike[str], *, model: bool = True, wait: float = 10
             report.problems += _integrity(store)
             identity = _read(partial(Identity.of_store, store), report)
             if identity is not None:
-                _rows(store, identity.bits, snapshot, report)
+                fine = _Fine(store, identity, snapshot.saved, report)
+                _rows(store, identity.bits, snapshot, fine, report)
                 snapshot.end()
+                fine.end()
                 _model(folder, identity, model, report)
             elif not report.problems:
                 report.problems.append(f"{folder} does not say which model filled it")
@@ -88,7 +93,7 @@ def _read(what: Callable[[], T], report: Verified) -> T | None:
         return None
 
 
-def _rows(store: Store, bits: int, snapshot: _Snapshot, report: Verified) -> None:
+def _rows(store: Store, bits: int, snapshot: _Snapshot, fine: _Fine, report: Verified) -> None:
     """Checks every record and every code against its checksum and against the snapshot."""
     for group in groups(salvage(store), BATCH):
         intact = [row for row in group if row is not None]
@@ -102,6 +107,7 @@ def _rows(store: Store, bits: int, snapshot: _Snapshot, report: Verified) -> Non
             except StoreDamagedError as error:
                 report.problems.append(f"image {row.id!r}: {error}")
         snapshot.compare(intact, bits)
+        fine.compare(intact)
     try:
         lost = len(store) - report.images - report.unreadable
     except StoreError as error:
@@ -125,8 +131,8 @@ class _Snapshot:
     def __init__(self, store: Store, report: Verified) -> None:
         self._report, self._table = report, None
         assert store.folder is not None
-        saved = _read(partial(Saved.of_store, store), report)
-        self._note_strays(store.folder, None if saved is None else saved.file)
+        self.saved = saved = _read(partial(Saved.of_store, store), report)
+        self._note_strays(store.folder, saved)
         if saved is None:
             return
         report.snapshot = saved.file
@@ -148,9 +154,11 @@ class _Snapshot:
         except StoreError as error:
             report.problems.append(str(error))
 
-    def _note_strays(self, folder: Path, used: str | None) -> None:
+    def _note_strays(self, folder: Path, saved: Saved | None) -> None:
         """Notes snapshots that the store does not name, such as those left by a crash."""
-        strays = [f.name for f in sorted(folder.glob(f"{SNAPSHOT}*.snapshot")) if f.name != used]
+        used = () if saved is None else (saved.file, saved.fine is not None and saved.fine_file)
+        files = [f.name for end in ("snapshot", "fine") for f in folder.glob(f"{SNAPSHOT}*.{end}")]
+        strays = sorted(name for name in files if name not in used)
         self._report.notes += [f"{name} is not used by the index: delete it" for name in strays]
 
     def _problem(self, text: str) -> None:
@@ -194,6 +202,100 @@ class _Snapshot:
             more = self._table.n_codes - self._codes
             if more:
                 self._problem(f"has {more:,} codes that the store does not have")
+
+
+class _Fine:
+    """The fine codes: their checksums and number, and whether the snapshot has the same."""
+
+    def __init__(
+        self, store: Store, identity: Identity, saved: Saved | None, report: Verified
+    ) -> None:
+        self._store, self._report = store, report
+        self._damaged = 0
+        self._saved: dict[int, tuple[bytes, bytes]] | None = None  # fine codes and codes, by key
+        self._last = 0 if saved is None else saved.key
+        fine = _read(partial(FineIdentity.of_store, store), report)
+        self._table = None if fine is None else new_fine_table(identity, fine)
+        if self._table is None or saved is None:
+            return
+        assert store.folder is not None
+        try:
+            if saved.fine is not None:
+                load_fine(self._table, store.folder / saved.fine_file, saved.fine)
+            self._table.remove(store.removed(saved.gone))
+        except FileNotFoundError:  # deleted to make room on a full disk
+            report.notes.append(f"the snapshot {saved.fine_file} is missing: opening takes longer")
+        except (SnapshotError, OSError) as error:
+            self._problem(f"cannot be used ({error}): opening the index takes longer")
+        except StoreError:
+            pass  # the check of the other snapshot has reported it
+        else:
+            self._saved = _by_image(self._table)
+
+    def _problem(self, text: str) -> None:
+        self._report.problems.append(f"the snapshot of the fine codes {text}")
+
+    def compare(self, rows: Sequence[Row]) -> None:
+        """Checks the fine codes of these images, and that the snapshot has the same."""
+        if self._table is None:
+            return
+        size = self._table.regions * self._table.fine_bits // 8
+        stored = salvage_fine(self._store, [row.key for row in rows], size)
+        self._report.fine += sum(codes is not None for codes in stored.values())
+        self._damaged += sum(codes is None for codes in stored.values())
+        wrong = 0
+        for row in rows:
+            if self._saved is not None and row.key <= self._last:
+                fine, saved = stored.get(row.key), self._saved.pop(row.key, None)
+                want = None if fine is None else (fine, _codes(row, self._table.bits))
+                wrong += saved != want
+        if wrong and not self._damaged:
+            self._problem(f"and the store disagree on {wrong:,} images")
+            self._saved = None  # one such message is enough
+
+    def end(self) -> None:
+        """Checks the number of fine codes."""
+        report = self._report
+        if self._damaged:
+            report.problems.append(
+                f"images whose fine codes are damaged: {self._damaged:,}; mch export leaves only "
+                "these fine codes out"
+            )
+        if self._saved and not report.unreadable and not self._damaged:
+            self._problem(f"has {len(self._saved):,} images that the store does not have")
+        expected = _read(self._store.fine_images, report)
+        if expected is not None and not report.unreadable and not self._damaged:
+            if self._table is None and expected:
+                report.problems.append("the store does not say which fine codes its images have")
+            elif expected != report.fine:
+                report.problems.append(
+                    f"the store should have the fine codes of {expected:,} images, but has those "
+                    f"of {report.fine:,}"
+                )
+        if alone := _read(self._store.lone_fine, report):
+            report.problems.append(f"fine codes of images that are not in the store: {alone:,}")
+        if report.fine and (without := report.images - report.fine - self._damaged) > 0:
+            report.notes.append(f"images without fine codes: {without:,}")
+
+
+def _codes(row: Row, bits: int) -> bytes:
+    """The codes of an image; none if they are damaged."""
+    try:
+        codes: bytes = unpack_codes([row.key], [row.codes], bits, any_region=True)[1][
+            "code"
+        ].tobytes()
+    except StoreDamagedError:
+        return b""
+    return codes
+
+
+def _by_image(table: FineTable) -> dict[int, tuple[bytes, bytes]]:
+    """The fine codes and the codes of each image in a table."""
+    content = table.content()
+    ends = np.cumsum(content["counts"])[:-1]
+    codes = np.split(content["codes"], ends) if len(content["keys"]) else []
+    several = zip(content["keys"].tolist(), content["fine"], codes, strict=True)
+    return {key: (fine.tobytes(), own.tobytes()) for key, fine, own in several}
 
 
 def _model(folder: Path, identity: Identity, load: bool, report: Verified) -> None:

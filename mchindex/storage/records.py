@@ -68,9 +68,8 @@ def unpack_fine(
     keys: Sequence[int], blobs: Sequence[bytes], regions: int, bits: int
 ) -> NDArray[np.uint8]:
     """Fine codes, (images, regions, bits // 8). Raises StoreDamagedError if any are damaged."""
-    width = regions * bits // 8
     for key, blob in zip(keys, blobs, strict=True):
-        if type(blob) is not bytes or len(blob) != width + 4 or blob != pack_fine(key, blob[:-4]):
+        if not is_intact_fine(key, blob, regions * bits // 8):
             raise StoreDamagedError(f"the fine codes of image number {key} are damaged")
     joined = b"".join([blob[:-4] for blob in blobs])
     return np.frombuffer(joined, np.uint8).reshape(len(blobs), regions, bits // 8)
@@ -111,6 +110,11 @@ def is_intact(key: int, blob: Any) -> bool:
     if type(blob) is not bytes or type(key) is not int or len(blob) < 5:
         return False
     return int.from_bytes(blob[-4:], "little") == crc32(blob[:-4], key & 0xFFFFFFFF)
+
+
+def is_intact_fine(key: int, blob: Any, size: int) -> bool:
+    """Whether packed fine codes have `size` bytes and match their checksum."""
+    return type(blob) is bytes and len(blob) == size + 4 and blob == pack_fine(key, blob[:-4])
 
 
 _NONE = (None,) * (len(Row._fields) - 4)  # all but id, codes, key and fine codes

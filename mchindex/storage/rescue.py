@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mchindex.errors import StoreDamagedError, StoreError
-from mchindex.storage.records import COLUMNS, Row, is_intact, read_row
+from mchindex.storage.records import COLUMNS, Row, is_intact, is_intact_fine, read_row
 from mchindex.storage.schema import FILE
 from mchindex.storage.store import Store
 
@@ -41,6 +41,24 @@ def _between(store: Store, low: int, high: int) -> Iterator[Row | None]:
             yield None
         else:
             yield row if is_intact(row.key, row.codes) else None
+
+
+def salvage_fine(store: Store, keys: Sequence[int], size: int) -> dict[int, bytes | None]:
+    """The fine codes of images, `size` bytes each, by key; None for those that are damaged.
+
+    Images that have no fine codes are left out.
+    """
+    try:
+        blobs = store.fine(keys)
+    except StoreError:
+        if len(keys) <= 1:
+            return dict.fromkeys(keys)
+        middle = len(keys) // 2
+        low, high = keys[:middle], keys[middle:]
+        return salvage_fine(store, low, size) | salvage_fine(store, high, size)
+    return {
+        key: blob[:-4] if is_intact_fine(key, blob, size) else None for key, blob in blobs.items()
+    }
 
 
 def _last_key(store: Store) -> int:

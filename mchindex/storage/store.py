@@ -64,6 +64,7 @@ class Change:
 
     to: Position  # its position afterwards
     images: int  # the number of its images afterwards
+    fine: int = 0  # the number of those that have fine codes
     removed: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     again: bool = False  # the table must be emptied first
 
@@ -397,7 +398,15 @@ class Store:
 
     def _count_fine(self, db: sqlite3.Connection, more: int) -> None:
         """Records how many images have fine codes, so that lost ones are detected."""
-        schema.set_fact(db, "fine_images", int(self._get(db, "fine_images") or 0) + more)
+        schema.set_fact(db, "fine_images", self._fine_images(db) + more)
+
+    def _fine_images(self, db: sqlite3.Connection) -> int:
+        count = self._get(db, "fine_images")
+        if count is None:
+            return 0
+        if type(count) is not int:
+            raise self.unreadable("fine_images")
+        return count
 
     def next_id(self) -> int:
         """The smallest integer above all integer ids; 0 if there are none."""
@@ -604,7 +613,8 @@ class Store:
         """What was committed since a position, in one state: removals, and images in chunks."""
         with self.one_state(), self.reading() as db:
             state = self._state(db)
-            change = Change(Position(state.key, state.gone, state.keys), state.images)
+            to = Position(state.key, state.gone, state.keys)
+            change = Change(to, state.images, self._fine_images(db))
             # A table that is ahead of the store holds what the store has lost.
             change.again = at.gone < self._trimmed(db) or at.gone > state.gone or at.key > state.key
             if at.key and not change.again:
@@ -637,13 +647,16 @@ class Store:
             query = "SELECT key, codes FROM fine WHERE key IN (SELECT value FROM json_each(?))"
             return dict(db.execute(query, (_json(keys),)))
 
-    def fine_images(self) -> tuple[int, int]:
-        """How many images have fine codes, and how many should have."""
-        with self.one_state(), self.reading() as db:
-            expected = int(self._get(db, "fine_images") or 0)
-            if not schema.has_fine(db):
-                return 0, expected
-            return int(db.execute("SELECT count(*) FROM fine").fetchone()[0]), expected
+    def fine_images(self) -> int:
+        """How many images should have fine codes. Raises StoreDamagedError."""
+        with self.reading() as db:
+            return self._fine_images(db)
+
+    def lone_fine(self) -> int:
+        """How many images that are not stored have fine codes. Raises StoreDamagedError."""
+        query = "SELECT count(*) FROM fine WHERE key NOT IN (SELECT key FROM images)"
+        with self.reading() as db:
+            return int(db.execute(query).fetchone()[0]) if schema.has_fine(db) else 0
 
     def _images_missing(self) -> StoreDamagedError:
         return StoreDamagedError(f"{self.name} is damaged: images are missing")

@@ -16,18 +16,22 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 import sys
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import hypothesis
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+import mchindex.index.table
 from helpers.forgery import forge
 from helpers.memory import peak
 from helpers.samples import STRATEGIES, clustered, table_of
@@ -173,6 +177,19 @@ def _own_codes(path: Path) -> MCHIndex:
     return index
 
 
+def _fine_index(path: Path) -> MCHIndex:
+    """An index with fine codes, with a snapshot, and with changes after it."""
+    from helpers.indexes import drawn, tiny_fine_model
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mchindex.index.table, "SNAPSHOT_AFTER", 3)
+        index = MCHIndex.open(path, tiny_fine_model())
+        index.add([drawn(i) for i in range(4)], progress=False)
+    index.add([drawn(9)], ["nine"], progress=False)
+    index.remove([1])
+    return index
+
+
 class Export(Target):
     """`import_index`: damaged exports, and exports with odd values."""
 
@@ -186,20 +203,24 @@ class Export(Target):
         export_index(folder / "original", out)
         plain = out.getvalue()
         records = [json.loads(line) for line in plain.splitlines()]
+        _fine_index(folder / "fine").close()
+        out = io.BytesIO()
+        export_index(folder / "fine", out)
+        fine = [json.loads(line) for line in out.getvalue().splitlines()]
         records[1] |= {"path": "/a", "size": 5, "time": 7, "hash": "ab", "width": 3, "height": 4}
-        odd = odd_json(records).map(lambda lines: json_file(*lines))
+        odd = (odd_json(records) | odd_json(fine)).map(lambda lines: json_file(*lines))
         zipped = odd.map(lambda file: File(gzip.compress(file.data), file.how))
-        files = damaged([plain, gzip.compress(plain, mtime=0)]) | odd | zipped
-        self.inputs = st.tuples(files, st.booleans(), st.booleans())
+        files = damaged([plain, gzip.compress(plain, mtime=0), out.getvalue()]) | odd | zipped
+        self.inputs = st.tuples(files, st.booleans(), st.sampled_from(["", "original", "fine"]))
 
-    def attack(self, given: tuple[File, bool, bool]) -> bool:
+    def attack(self, given: tuple[File, bool, str]) -> bool:
         from mchindex.index.importing import import_index
 
-        file, partial, new = given
+        file, partial, old = given
         accepted = False
         path = self.folder / "index"
-        if not new:
-            shutil.copytree(self.folder / "original", path)
+        if old:
+            shutil.copytree(self.folder / old, path)
         try:
             with suppress(MCHError):
                 import_index(io.BytesIO(file.data), path, partial=partial)
@@ -274,6 +295,93 @@ class Snapshot(Target):
         table.add([5], codes[:1])
         table.optimize()
         return True
+
+
+class Fine(Target):
+    """Opening and checking an index whose fine codes, in a snapshot or in the store, were changed.
+
+    Forged snapshots have valid checksums, and the store names them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from mchindex.index.table import Saved
+        from mchindex.storage.store import Store as RealStore
+
+        super().__init__(folder)
+        with _fine_index(folder / "original") as index:
+            self.count, self.bits = len(index), index.bits
+        store = RealStore(folder / "original")
+        saved = Saved.of_store(store)
+        store.close()
+        assert saved is not None
+        self.saved = saved
+        original = (folder / "original" / saved.fine_file).read_bytes()
+        head, _, content = original[12:].partition(b"\n")
+        header = json.loads(head)
+        forged = st.tuples(odd_json(header), damaged([content])).map(self._forged)
+        with closing(sqlite3.connect(folder / "original/index.sqlite")) as db:
+            rows = dict(db.execute("SELECT key, codes FROM fine").fetchall())
+        columns = st.sampled_from(sorted(rows)).flatmap(
+            lambda key: st.tuples(st.just(key), damaged([rows[key]]))
+        )
+        self.inputs = st.one_of(
+            st.tuples(st.just("damaged"), damaged([original])),
+            st.tuples(st.just("forged"), forged),
+            st.tuples(st.just("store"), columns),
+        )
+
+    @staticmethod
+    def _forged(parts: tuple[Any, File]) -> File:
+        header, content = parts
+        if isinstance(header, dict) and header.get("crc") is not None:
+            header["crc"] = zlib.crc32(content.data)
+        text = json.dumps(header).replace("Infinity", "1e999")
+        line = text.encode("utf-8", "surrogatepass") + b"\n"
+        check = zlib.crc32(line).to_bytes(4, "little")
+        return File(b"MCHFINE1" + check + line + content.data, (header, content.how))
+
+    def attack(self, given: tuple[str, Any]) -> bool:
+        from mchindex.index.export import export_index
+        from mchindex.index.verify import verify
+
+        kind, what = given
+        path, accepted = self.folder / "index", False
+        shutil.copytree(self.folder / "original", path)
+        try:
+            if kind == "store":
+                key, file = what
+                with closing(sqlite3.connect(path / "index.sqlite", isolation_level=None)) as db:
+                    db.execute("UPDATE fine SET codes = ? WHERE key = ?", (file.data, key))
+                (path / self.saved.fine_file).unlink()
+            else:
+                (path / self.saved.fine_file).write_bytes(what.data)
+            if kind == "forged":
+                crc = zlib.crc32(what.data[12:].partition(b"\n")[2])
+                self._name(path, crc)
+            with suppress(MCHError), MCHIndex.open(path, create=False) as index:
+                assert len(index) == self.count
+                # A snapshot with a valid checksum may hold anything, but nothing may break.
+                index.search_codes(np.zeros(self.bits // 8, np.uint8), 5)
+                with suppress(ValueError):
+                    index.search(id="nine", rank="best", k=10)
+                accepted = True
+            verify(path, model=False)
+            with open(os.devnull, "wb") as out:
+                done = export_index(path, out)
+            assert (done.images, done.lost) == (self.count, 0)
+            assert kind == "store" or done.fine_lost == 0
+        finally:
+            shutil.rmtree(path)
+        return accepted
+
+    def _name(self, path: Path, crc: int) -> None:
+        """Makes the store name a snapshot with this checksum."""
+        from mchindex.storage.store import Store as RealStore
+
+        store = RealStore(path)
+        with store.writer():
+            store.set(snapshot=self.saved._replace(fine=crc).to_json())
+        store.close()
 
 
 class Store(Target):
@@ -452,7 +560,7 @@ class Filter(Target):
 
 TARGETS: dict[str, type[Target]] = {
     "export": Export, "model": Model, "snapshot": Snapshot, "store": Store, "picture": Picture,
-    "metadata": Metadata, "layout": Layout, "filter": Filter,
+    "metadata": Metadata, "layout": Layout, "filter": Filter, "fine": Fine,
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from attack.faults import RESIZE, WRITE, Faults
-from helpers.indexes import assert_as_fresh, codes_for, drawn, tiny_model
+from helpers.indexes import assert_as_fresh, codes_for, drawn, tiny_fine_model
 from mchindex import MCHIndex
 from mchindex.index.verify import verify
 from mchindex.storage.store import Store
@@ -104,7 +104,8 @@ def possible(state: State, op: dict[str, Any], stored: list[int]) -> list[State]
 def read(index: MCHIndex) -> State:
     """The state of the index. Fails if an image does not have the codes of its version."""
     state: State = {}
-    model = tiny_model()
+    fine = 0
+    model = tiny_fine_model()
     for image in index.images():
         assert isinstance(image.id, int)
         version = image.metadata["version"]
@@ -113,7 +114,9 @@ def read(index: MCHIndex) -> State:
         else:
             kind, codes = "image", model.encode([drawn(image.id, version)]).codes
         np.testing.assert_array_equal(image.codes, codes)
+        fine += kind == "image"
         state[image.id] = (kind, version)
+    assert index.stats()["fine_images"] == fine
     return state
 
 
@@ -151,7 +154,7 @@ class Reader:
             if not Store.exists(self._path):
                 time.sleep(0.01)
                 continue
-            with MCHIndex.open(self._path, tiny_model()) as index:
+            with MCHIndex.open(self._path, tiny_fine_model()) as index:
                 for _ in range(20):
                     hits = index.search_codes(codes_for(self.looks)[0], 5)
                     assert [hit.distance for hit in hits] == sorted(hits.distances)
@@ -227,7 +230,7 @@ def kill_often(
             elif "done" in line:
                 assert op is not None
                 state, op = after(state, op, op["ids"]), None
-        with MCHIndex.open(path, tiny_model(), wait=10) as index:
+        with MCHIndex.open(path, tiny_fine_model(), wait=10) as index:
             got = read(index)
             assert got in ([state] if op is None else possible(state, op, stored)), (kill, op)
             assert_as_fresh(index, kill)

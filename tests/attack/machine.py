@@ -39,7 +39,7 @@ import mchindex.index.table
 import mchindex.storage.schema
 import mchindex.storage.store
 from attack.faults import CHANGES, FOREVER, NAME, OPEN, READ, RESIZE, SYNC, WRITE, Faults
-from helpers.indexes import BITS, codes_for, drawn, fields_of, painted, tiny_model
+from helpers.indexes import BITS, codes_for, drawn, fields_of, painted, tiny_fine_model
 from helpers.oracle import Oracle
 from helpers.threads import run
 from mchindex import MCHIndex
@@ -58,6 +58,7 @@ class Image(NamedTuple):
 
     fields: tuple[Any, ...]  # as `fields_of` gives them
     picture: tuple[str, int, int] | None = None  # what it was made of; None for codes
+    fine: bytes | None = None  # its fine codes; codes that were given have none
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -89,7 +90,7 @@ class Room(NamedTuple):
 @cache
 def coded(id: Id, version: int) -> Image:
     """The image that `add_codes` stores, without metadata."""
-    with MCHIndex(tiny_model()) as index:
+    with MCHIndex(tiny_fine_model()) as index:
         add_codes(index, [id], version, None)
         return Image(fields_of(index[id]))
 
@@ -97,9 +98,16 @@ def coded(id: Id, version: int) -> Image:
 @cache
 def pictured(kind: str, seed: int, version: int) -> Image:
     """The image that `add` stores for a picture in memory, without metadata."""
-    with MCHIndex(tiny_model()) as index:
+    with MCHIndex(tiny_fine_model()) as index:
         index.add([drawn(seed, version)], [seed], progress=False)
-        return Image(fields_of(index[seed]), (kind, seed, version))
+        ((_, fine),) = fine_codes(index).items()
+        return Image(fields_of(index[seed]), (kind, seed, version), fine)
+
+
+def fine_codes(index: MCHIndex) -> dict[Id, bytes]:
+    """The fine codes in the store, by id."""
+    keys = {known.key: id for id, known in index._store.known(list(index)).items()}
+    return {keys[key]: blob[:-4] for key, blob in index._store.fine(list(keys)).items()}
 
 
 def number(id: Id) -> int:
@@ -139,7 +147,7 @@ def in_batches(state: State, images: Sequence[tuple[Id, Image]], size: int) -> l
 def answer(state: State, code: NDArray[np.uint8], k: int, allowed: set[Id] | None) -> list[Any]:
     """What a search for a code must find: ids, distances and regions."""
     oracle, names = Oracle(BITS), list(state)
-    regions = tiny_model().layout.names
+    regions = tiny_fine_model().layout.names
     for key, image in enumerate(state.values()):
         codes = np.frombuffer(image.fields[-1], np.uint8).reshape(-1, BITS // 8)
         oracle.add([key] * len(codes), codes, map(regions.index, image.fields[3]))
@@ -226,7 +234,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     def _opened(self, relative: bool = False) -> MCHIndex:
         path = Path(os.path.relpath(self.path)) if relative else self.path
-        return MCHIndex.open(path, tiny_model(), wait=10)
+        return MCHIndex.open(path, tiny_fine_model(), wait=10)
 
     # What must hold after each step.
 
@@ -235,6 +243,21 @@ class IndexMachine(RuleBasedStateMachine):
         assert len(self.index) == len(self.state)
         code = codes_for(1)[0]
         assert searched(self.index, code, 30) == answer(self.state, code, 30, None)
+        fine = {id: image.fine for id, image in self.state.items() if image.fine is not None}
+        assert fine_codes(self.index) == fine
+        self._check_fine(fine)
+
+    def _check_fine(self, fine: dict[Id, bytes]) -> None:
+        """The table has the fine codes of the store; a search needs those of all images."""
+        table, known = self.index._live.fine, self.index._store.known(list(fine))
+        assert table is not None
+        assert len(table) == len(fine)
+        keys = [known[id].key for id in fine]
+        assert table.read(keys).tobytes() == b"".join(fine.values())
+        if len(fine) == len(self.state) > 0:
+            last = next(reversed(self.state))
+            hits = self.index.search(id=last, rank="fine", k=30)
+            assert sorted(map(str, [*hits.ids, last])) == sorted(map(str, self.state))
 
     def _found(self) -> list[tuple[Id, tuple[Any, ...]]]:
         return [(stored.id, fields_of(stored)) for stored in self.index.images()]
@@ -435,7 +458,7 @@ class IndexMachine(RuleBasedStateMachine):
             assert fault is not None
             assert not copy.exists()
         else:
-            with MCHIndex.open(copy, tiny_model(), create=False) as index:
+            with MCHIndex.open(copy, tiny_fine_model(), create=False) as index:
                 stored = [(image.id, fields_of(image)) for image in index.images()]
             assert stored == list(self._expected(self.state))
             shutil.rmtree(copy)
@@ -654,7 +677,7 @@ def prepare(folder: Path) -> None:
     for module, name, value in small:
         setattr(module, name, value)
     template = folder / "template"
-    with MCHIndex.open(template / "index.mch", tiny_model()) as index:
+    with MCHIndex.open(template / "index.mch", tiny_fine_model()) as index:
         add_codes(index, [*range(12)], 0, None)  # a snapshot is saved
         index.remove([*range(12)])
 

@@ -9,7 +9,7 @@ from attack.fuzz import TARGETS
 
 EXAMPLES = {  # about two seconds of CPU time each
     "export": 80, "model": 80, "snapshot": 300, "store": 80, "picture": 400, "metadata": 100,
-    "layout": 300, "filter": 300,
+    "layout": 300, "filter": 300, "fine": 60,
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from attack.faults import on_small_disk, preloaded, run_module
 from attack.kills import Zygote, kill_often
-from helpers.indexes import drawn, tiny_model
+from helpers.indexes import drawn, tiny_fine_model
 from mchindex import MCHIndex
 
 
@@ -68,7 +68,7 @@ def test_a_killed_writer_leaves_no_lock(zygote: Zygote, tmp_path: Path) -> None:
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
     zygote.status()
-    with MCHIndex.open(tmp_path / "i", tiny_model()) as index:
+    with MCHIndex.open(tmp_path / "i", tiny_fine_model()) as index:
         before = len(index)
         assert 0 < before < 10_000
         index.add([drawn(0)], ["another"])

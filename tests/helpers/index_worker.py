@@ -20,7 +20,7 @@ import mchindex.index.facade
 import mchindex.index.table
 import mchindex.storage.schema
 import mchindex.storage.store
-from helpers.indexes import codes_for, drawn, tiny_model
+from helpers.indexes import codes_for, drawn, tiny_fine_model
 from mchindex import Commit, MCHIndex
 from mchindex.errors import MCHError
 
@@ -65,7 +65,7 @@ def work(task: dict[str, Any]) -> None:
     for module, name, value in small:
         setattr(module, name, value)
     try:
-        index = MCHIndex.open(task["index"], tiny_model(), wait=10)
+        index = MCHIndex.open(task["index"], tiny_fine_model(), wait=10)
     except MCHError as error:  # there may be no room to create it or its log
         record({"error": str(error)})
         return
@@ -104,7 +104,7 @@ def state(index: MCHIndex) -> list[tuple[Any, ...]]:
 
 
 def main() -> None:
-    with MCHIndex(tiny_model()) as index:
+    with MCHIndex(tiny_fine_model()) as index:
         index.add([drawn(0)], progress=False)  # imports and loads everything before the forks
     print("ready", flush=True)
     for line in sys.stdin:

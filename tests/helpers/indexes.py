@@ -1,6 +1,7 @@
 """A model that takes almost no time, pictures for it, and comparisons of indexes."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from PIL import Image
 from mchindex import MCHIndex, Stored
 from mchindex.models import MCHModel, Policy, create_method
 from mchindex.models.backbones import SmallNet
+from mchindex.models.fine import FineHash
 
 BITS = 32
 SIDE = 8  # pixels per side of the backbone's input
@@ -45,6 +47,19 @@ def tiny_model(seed: int = 0) -> MCHModel:
         policy.fit_scale(f)
         logits = policy.layers(policy.state(f[:32], f[32:], b[:32], b[32:]))
         policy.layers[-1].bias -= logits.median(0).values  # half of the regions are kept
+    return model
+
+
+@cache
+def tiny_fine_model() -> MCHModel:
+    """The same model with fine codes."""
+    model, rng = tiny_model(), torch.Generator().manual_seed(0)
+    fine = FineHash(model.backbone.dim, 32, 4)
+    fine.mean.fill_(model.backbone.dim**-0.5)
+    fine.rotation.copy_(torch.randn(fine.rotation.shape, generator=rng))
+    fine.cells.copy_(torch.randint(0, 256, fine.cells.shape, generator=rng))
+    model = replace(model, fine=fine)
+    model.extractor._run = PixelRunner()  # type: ignore[assignment]
     return model
 
 

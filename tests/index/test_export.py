@@ -365,7 +365,7 @@ def test_lines_that_are_not_images_are_refused(
     ("changes", "message"),
     [
         ({"format": "other"}, "not an export"),
-        ({"version": 2}, "newer mchindex"),
+        ({"version": 3}, "newer mchindex"),
         ({"version": "x"}, "header is damaged"),
         ({"version": 0}, "header is damaged"),
         ({"version": True}, "header is damaged"),
