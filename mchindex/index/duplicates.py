@@ -51,6 +51,7 @@ WIDEST = 256  # bits that a BucketTable takes: of longer codes, it is given the 
 ASPECT = 1.2  # the largest ratio between the aspect ratios of two copies
 BATCH = 1024  # images compared at a time
 MOST_NEAR = 1 << 25  # pairs looked at together
+TOGETHER = 1 << 15  # pairs compared together, about
 VERIFIED = 2048  # pairs verified together
 ROWS = 1000  # records read together
 
@@ -289,13 +290,14 @@ def find_groups(
     batch = max(1, min(BATCH, MOST_NEAR // max(1, len(first))))
     for start in range(0, len(first), batch):
         rows = np.arange(start, min(start + batch, len(first)))
-        pairs, similarities = comparison.matches(rows[free[rows]], free)
-        for (a, b), similarity in zip(pairs.tolist(), similarities.tolist(), strict=True):
-            if free[a] and free[b]:
-                free[b] = False
-                members.setdefault(a, []).append((b, similarity))
-        done = int(rows[-1]) + 1
-        progress(Step("comparing", done, len(first), unit="images"))
+        for some in _in_parts(comparison.near(rows[free[rows]], free)):
+            # The groups made of earlier parts have left few images to look at.
+            pairs, similarities = comparison.matches(some[free[some].all(1)])
+            for (a, b), similarity in zip(pairs.tolist(), similarities.tolist(), strict=True):
+                if free[a] and free[b]:
+                    free[b] = False
+                    members.setdefault(a, []).append((b, similarity))
+        progress(Step("comparing", int(rows[-1]) + 1, len(first), unit="images"))
     sizes = np.bincount(classes, minlength=len(first))
     rows_of = np.split(np.argsort(classes, kind="stable"), np.cumsum(sizes)[:-1])
     groups = []
@@ -323,6 +325,16 @@ def _equal(
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     return first[order], place[inverse]
+
+
+def _in_parts(pairs: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Pairs, in ascending order, in parts of about TOGETHER, all pairs of an image in one part."""
+    starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
+    while len(starts):
+        first = starts[0]
+        later = starts[starts >= first + TOGETHER]
+        yield pairs[first : later[0] if len(later) else len(pairs)]
+        starts = later
 
 
 class _Comparison:
@@ -371,20 +383,9 @@ class _Comparison:
         ones = total.reshape(bits.shape)
         return np.where(bits == 1, ones, AROUND - ones).astype(np.uint8)
 
-    def matches(
-        self, rows: NDArray[np.int64], free: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Pairs (n, 2) of one of the rows and a free row after it that match, in ascending order,
-        and the similarity of each."""
-        near = self._near(rows, free)
-        parts = [self._verified(near[a : a + VERIFIED]) for a in range(0, len(near), VERIFIED)]
-        pairs = np.concatenate([np.empty((0, 2), np.int64), *(pairs for pairs, _ in parts)])
-        similarities = np.concatenate([np.empty(0), *(some for _, some in parts)])
-        order = np.lexsort(pairs.T[::-1])
-        return pairs[order], similarities[order]
-
-    def _near(self, rows: NDArray[np.int64], free: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Pairs whose codes differ in so few bits that they may match."""
+    def near(self, rows: NDArray[np.int64], free: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Pairs (n, 2) of one of the rows and a free row after it whose whole images have codes
+        that differ in few bits, in ascending order of the former."""
         radii = np.ceil(self._reach[rows] / 4).astype(np.int64) * 4  # few different ones
         parts = [np.empty((0, 2), np.int64)]
         for radius in np.unique(radii).tolist():
@@ -396,12 +397,17 @@ class _Comparison:
             near = (other > own) & free[other] & (found.distances <= self._limit(own, other))
             parts.append(np.column_stack([own[near], other[near]]))
         pairs = np.concatenate(parts)
-        kept = [pairs[:0]]
-        for start in range(0, len(pairs), 16 * VERIFIED):
-            some = pairs[start : start + 16 * VERIFIED]
-            share = self._distances(some)[0] / (8 * self._codes.shape[-1])
-            kept.append(some[share * 8 * self._part <= self._limit(*some.T)])
-        return np.concatenate(kept)
+        return pairs[np.argsort(pairs[:, 0], kind="stable")]
+
+    def matches(self, pairs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Those of the pairs that match, in ascending order, and the similarity of each."""
+        share = self._distances(pairs)[0] / (8 * self._codes.shape[-1])
+        pairs = pairs[share * 8 * self._part <= self._limit(*pairs.T)]
+        parts = [self._verified(pairs[a : a + VERIFIED]) for a in range(0, len(pairs), VERIFIED)]
+        kept = np.concatenate([pairs[:0], *(some for some, _ in parts)])
+        similarities = np.concatenate([np.empty(0), *(some for _, some in parts)])
+        order = np.lexsort(kept.T[::-1])
+        return kept[order], similarities[order]
 
     def _limit(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.minimum(self._reach[a], self._reach[b])
