@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
 from helpers.fine_model import fine_model
 from helpers.small_model import photo
@@ -93,7 +92,7 @@ def test_files_ids_and_regions_can_be_mixed(tmp_path: Path) -> None:
         assert len(hits) == 7
         region = index[stored].regions[-1]
         assert len(index.search(like=[(stored, region), (other, (0, 0, 30, 20))])) == 7
-        by_box = index.search(like=[(stored, (0, 0, 30, 20)), Image.open(other)])
+        by_box = index.search(like=[(stored, (0, 0, 30, 20)), photo(20)])
         assert stored not in by_box.ids
         content = other.read_bytes()
         assert index.search(like=[content]).ids == index.search(other).ids
@@ -102,7 +101,7 @@ def test_files_ids_and_regions_can_be_mixed(tmp_path: Path) -> None:
 def test_without_fine_codes_the_majority_of_the_codes_decides() -> None:
     codes = np.array([[0b00000000], [0b00001111], [0b00000011]], np.uint8)
     with MCHIndex(bits=8) as index:
-        index.add_codes(["a", "b", "c", "ab"], np.concatenate([codes, [[0b00000011]]]))
+        index.add_codes(["a", "b", "c", "ab"], codes[[0, 1, 2, 2]])
         hits = index.search(like=["a", "b", "c"])
         assert [(hit.id, hit.distance) for hit in hits] == [("ab", 0)]
         with pytest.raises(ValueError, match="unlike works by fine codes"):
