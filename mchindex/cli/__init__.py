@@ -14,6 +14,7 @@ from mchindex import __version__
 from mchindex.cli.add import add as add_command  # the name `add` is taken by its module
 from mchindex.cli.backup import backup as backup_command
 from mchindex.cli.demo import demo as demo_command
+from mchindex.cli.duplicates import duplicates as duplicates_command
 from mchindex.cli.errors import BAD_INPUT, exit_code, say
 from mchindex.cli.evaluate import evaluate as evaluate_command
 from mchindex.cli.export import export as export_command
@@ -64,7 +65,12 @@ def _mch(
 
 
 _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
-    "Images": {"add": add_command, "search": search_command, "remove": remove_command},
+    "Images": {
+        "add": add_command,
+        "search": search_command,
+        "duplicates": duplicates_command,
+        "remove": remove_command,
+    },
     "Upkeep": {
         "info": info_command,
         "verify": verify_command,

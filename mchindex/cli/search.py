@@ -68,6 +68,24 @@ def search(
             rich_help_panel=QUERY,
         ),
     ] = None,
+    like: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="Instead of a query, several times: find what is like all of these files or ids.",
+            show_default=False,
+            rich_help_panel=QUERY,
+        ),
+    ] = None,
+    unlike: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="With --like: push away what is like these files or ids.",
+            show_default=False,
+            rich_help_panel=QUERY,
+        ),
+    ] = None,
     filter: Filter = None,
     max_radius: Annotated[
         int | None,
@@ -107,9 +125,16 @@ def search(
       mch search dog.jpg -k 20 --filter album=summer --filter 'year>=2023' --open
       mch search street.jpg --region 120,80,360,300 --out hits.png
       mch search --id photos/cat.jpg --json | jq -r '.hits[].path'
+      mch search --like beach.jpg --like dog.jpg --unlike crowd.jpg
     """
-    if bool(queries) == (id is not None):
-        raise ValueError("give images to search by, or --id ID of an image in the index")
+    if bool(queries) + (id is not None) + bool(like) != 1:
+        raise ValueError(
+            "give images to search by, or --id ID of an image in the index, or --like IMAGE"
+        )
+    if unlike and not like:
+        raise ValueError("--unlike needs --like: name at least one image to look for")
+    if like and region is not None:
+        raise ValueError("--region is a part of a single query, not of images given with --like")
     if out is not None:
         _check_picture(out)
     options = {
@@ -123,7 +148,11 @@ def search(
     with open_index(index, device=device) as opened:
         most = max(1, len(opened))
         options["offset"] = min(offset, most)  # memory is needed for as many hits as are asked for
-        for answer in _answers(opened, queries or [], id, region, min(k, most), options):
+        if like:
+            answers = iter([_mixed(opened, like, unlike or [], min(k, most), options)])
+        else:
+            answers = _answers(opened, queries or [], id, region, min(k, most), options)
+        for answer in answers:
             found_any |= len(answer.hits) > 0
             if as_json:
                 show.print_json(answer.to_json())
@@ -147,10 +176,21 @@ def search(
 class _Answer:
     """A query and its hits."""
 
-    def __init__(self, query: str | int, hits: Hits, box: Any = None, of_index: bool = False):
+    def __init__(
+        self,
+        query: str | int,
+        hits: Hits,
+        box: Any = None,
+        of_index: bool = False,
+        like: Sequence[str | int] = (),
+        unlike: Sequence[str | int] = (),
+    ):
         self.query, self.hits, self.box, self.of_index = query, hits, box, of_index
+        self.like, self.unlike = list(like), list(unlike)
 
     def to_json(self) -> dict[str, Any]:
+        if self.like:
+            return {"like": self.like, "unlike": self.unlike, **self.hits.to_dict()}
         return {"query": self.query, **self.hits.to_dict()}
 
     def draw(self, index: MCHIndex, columns: int) -> Image.Image:
@@ -191,6 +231,21 @@ def _answers(
         answers = index.search(batch, k, region=query_box, **options)
         for query, hits in zip(batch, answers, strict=True):
             yield _Answer(query, hits, query_box)
+
+
+def _mixed(
+    index: MCHIndex, like: list[str], unlike: list[str], k: int, options: dict[str, Any]
+) -> _Answer:
+    """The answer to several pictures; the first stands for the query in a drawing."""
+    near, far = ([_stored_or_file(index, text) for text in some] for some in (like, unlike))
+    hits = index.search(like=near, unlike=far, k=k, **options)
+    return _Answer(near[0], hits, of_index=near[0] in index, like=near, unlike=far)
+
+
+def _stored_or_file(index: MCHIndex, text: str) -> str | int:
+    """The id of an image in the index, or else a file. A file goes before an integer id."""
+    id = stored_id(index, text)
+    return text if id is None or (isinstance(id, int) and os.path.exists(text)) else id
 
 
 def read_box(text: str) -> tuple[float, float, float, float]:

@@ -21,6 +21,8 @@ from mchindex.index.adding import BATCH, Added, Adding, OnCommit
 from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, OneCode, OneImage
 from mchindex.index.backup import back_up
 from mchindex.index.codes import rows_of_codes
+from mchindex.index.discard import Discarded, discard
+from mchindex.index.duplicates import DuplicateGroup, Duplicates, Level, find_duplicates
 from mchindex.index.identity import FineIdentity, Identity
 from mchindex.index.inputs import (
     Metadata,
@@ -30,12 +32,13 @@ from mchindex.index.inputs import (
     resolved_ids,
     to_items,
 )
+from mchindex.index.mixture import Like, Mixture
 from mchindex.index.model import AnyModel, IndexModel
 from mchindex.index.ranking import Query
 from mchindex.index.results import Answers, Hits
 from mchindex.index.searching import Searcher
 from mchindex.index.table import LiveTable
-from mchindex.progress import reporting
+from mchindex.progress import Progress, reporting
 from mchindex.regions import Layout, PixelBox
 from mchindex.storage.lock import checked_wait
 from mchindex.storage.records import Id, Row, row_metadata, unpack_codes
@@ -335,6 +338,11 @@ class MCHIndex:
         **limits: Unpack[Limits],
     ) -> Hits: ...  # fmt: skip
     @overload
+    def search(
+        self, query: None = None, k: int = 10, *, like: Like | Sequence[Like],
+        unlike: Like | Sequence[Like] = (), **limits: Unpack[Limits],
+    ) -> Hits: ...  # fmt: skip
+    @overload
     def search(  # type: ignore[overload-overlap]  # text is an iterable of text
         self, query: OneImage, k: int = 10, *, region: Sequence[float] | None = None,
         **limits: Unpack[Limits],
@@ -351,6 +359,8 @@ class MCHIndex:
         *,
         id: Id | None = None,
         region: Sequence[float] | str | None = None,
+        like: Any = None,
+        unlike: Any = (),
         **limits: Unpack[Limits],
     ) -> Hits | Answers:
         """The k images that match an image best (Hits), or each of several images (Answers).
@@ -358,6 +368,11 @@ class MCHIndex:
         `region` searches by a part of the query: a box (x0, y0, x1, y1) in pixels.
         `id` instead of a query finds more images like one in the index, which is left out of the
         hits; `region` is then the name of one of its regions that has a code ("top-left").
+        `like` instead of a query takes several images, or ids of images in the index, and finds
+        what is like all of them; `unlike` pushes away what is like any of its images. Text that is
+        an id in the index means that image; other text is a file. A pair (image, region) means a
+        part: a box in pixels or, for an id, the name of a region. Images given by id are left out
+        of the hits.
 
         `rank`: "best" puts first what looks most like the query, then what shows the same things;
         "fine" looks for the same picture, its copies and parts; "code" is the order of Algorithm 1,
@@ -368,13 +383,23 @@ class MCHIndex:
         `filter` compares metadata: {"album": "2024", "year": {">=": 2020}, "camera.model": "X100"};
         a list of values means any of them. `allowed` restricts the search to these ids.
         """
-        if (query is None) == (id is None):
-            raise TypeError("search takes either a query or the id of an image in the index")
+        if (query is not None) + (id is not None) + (like is not None) != 1:
+            raise TypeError(
+                "search takes either a query or the id of an image in the index, or images in like"
+            )
+        if like is not None:
+            if region is not None:
+                raise TypeError("like takes regions with its images: like=[(image, region), …]")
+            mixture = Mixture(self._store, self._searcher, self._model)
+            one, left_out = mixture.query(like, unlike, limits.get("rank"))
+            return self._searcher.search(one, k, left_out, **limits)[0]
+        if not (isinstance(unlike, tuple) and not unlike):
+            raise TypeError("unlike needs like: name at least one image to look for")
         if id is not None:
             one, name = self._searcher.query_of(id, region)
-            return self._searcher.search(one, k, name, **limits)[0]
+            return self._searcher.search(one, k, [name], **limits)[0]
         queries, single = self._queries(query, region)
-        answers = self._searcher.search(queries, k, None, **limits)
+        answers = self._searcher.search(queries, k, (), **limits)
         return answers[0] if single else answers
 
     def within(
@@ -391,9 +416,10 @@ class MCHIndex:
         """All images within a Hamming radius (inclusive) of an image, nearest first."""
         if (query is None) == (id is None):
             raise TypeError("within takes either a query or the id of an image in the index")
-        leave_out = None
+        leave_out: list[Id] = []
         if id is not None:
-            queries, leave_out = self._searcher.query_of(id, region)
+            queries, name = self._searcher.query_of(id, region)
+            leave_out = [name]
         else:
             queries, single = self._queries(query, region)
             if not single:
@@ -420,8 +446,53 @@ class MCHIndex:
         """
         array = np.asarray(codes)
         query = Query(array[None] if array.ndim == 1 else array)
-        answers = self._searcher.search(query, k, None, **limits)
+        answers = self._searcher.search(query, k, (), **limits)
         return answers[0] if array.ndim == 1 else answers
+
+    # Duplicates.
+
+    def duplicates(
+        self,
+        level: Level = "copy",
+        *,
+        filter: Filter | None = None,
+        progress: bool | Progress | None = None,
+        threads: int = 0,
+    ) -> Duplicates:
+        """Groups of images of the same picture, each with the image to keep: the one with the most
+        pixels, then the largest file, then the oldest.
+
+        `level`: "copy" finds files saved again, resized or mildly edited; "similar" also finds
+        stronger edits and shots taken one after the other, and makes more mistakes. `filter`
+        compares only images with this metadata. `progress` and `threads` are as in `add` and
+        `search`. Nothing is changed: see `discard`.
+        """
+        with reporting(progress) as report:
+            return find_duplicates(
+                self._store, self._live, self._searcher, self.identity, self._model.fine, level,
+                filter, report, threads,
+            )  # fmt: skip
+
+    def discard(
+        self,
+        groups: Iterable[DuplicateGroup],
+        *,
+        move_to: str | os.PathLike[str] | None = None,
+        delete: bool = False,
+        progress: bool | Progress | None = None,
+    ) -> Discarded:
+        """Moves the files of duplicates to a folder, or deletes them if `delete` is true, and
+        removes the images from the index. The image to keep of each group stays.
+
+        A file that has changed since it was added stays, and so do the duplicates of a keeper whose
+        file has; they are listed in the result's `failed`. No file is overwritten: if its name is
+        taken in the folder, a file gets a number.
+        """
+        if (move_to is None) != bool(delete):
+            raise TypeError("discard takes either a folder, move_to, or delete=True")
+        with reporting(progress) as report:
+            folder = None if move_to is None else Path(move_to)
+            return discard(self._store, self._live, self.wait, groups, folder, report)
 
     def _queries(self, query: Any, region: Any) -> tuple[Query, bool]:
         """One or several queries as the search takes them, and whether a single one was given."""

@@ -153,11 +153,10 @@ class Found:
         """The hits of each query from `start` to `stop`."""
         return self._at(slice(start, stop))
 
-    def without(self, key: int, k: int) -> Found:
-        """At most k hits of a single query, without one image."""
-        keep = self.keys[0] != key
-        keep[k if keep.all() else len(keep) :] = False
-        return self._at(keep)
+    def without(self, keys: Sequence[int], k: int) -> Found:
+        """At most k hits of a single query, without some images."""
+        keep = np.flatnonzero(~np.isin(self.keys[0], keys))
+        return self._at(keep[:k])
 
     def _at(self, columns: Any) -> Found:
         return replace(

@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack
@@ -82,12 +82,12 @@ class Searcher:
         self,
         query: Query,
         k: int,
-        leave_out: Id | None,
+        leave_out: Sequence[Id],
         /,
         **limits: Unpack[Limits],
     ) -> Answers:
-        """The k images that match each query best. `leave_out` is an image that is not to be a hit;
-        with it, there is only one query."""
+        """The k images that match each query best. `leave_out` are images that are not to be
+        hits; with any, there is only one query."""
         check_options(limits, "a search")
         k = whole("k", k, 1)
         offset = whole("offset", limits.get("offset", 0), 0)
@@ -101,16 +101,16 @@ class Searcher:
         select = self._selection(limits.get("filter"), limits.get("allowed"), leave_out)
 
         def find(tables: Tables, chosen: _Selected | None) -> Found:
-            keys, excluded = (None, None) if chosen is None else (chosen.keys, chosen.leave_out)
+            keys, excluded = (None, ()) if chosen is None else (chosen.keys, chosen.leave_out)
             budget = Budget(max_radius, max_buckets, keys, threads)
-            count = wanted + (excluded is not None)
+            count = wanted + len(excluded)
             if rank == "code":
                 found = _by_code(tables.buckets, query.codes, count, budget)
             else:
                 assert tables.fine is not None
                 count = min(count, max(1, len(tables.fine)))
                 found = ranked(tables.buckets, tables.fine, query, count, rank, budget)
-            found = found if excluded is None else found.without(excluded, wanted)
+            found = found.without(excluded, wanted) if excluded else found
             return found.columns(offset, wanted) if offset else found
 
         limit = _first_limit(self._identity.bits, max_radius, max_buckets)
@@ -145,7 +145,7 @@ class Searcher:
         filter: Filter | None = None,
         allowed: Iterable[Id] | None = None,
         threads: int = 0,
-        leave_out: Id | None = None,
+        leave_out: Sequence[Id] = (),
     ) -> Hits:
         """All images within a Hamming radius of one code."""
         radius, threads = whole("radius", radius, 0), whole("threads", threads, 0)
@@ -158,20 +158,20 @@ class Searcher:
             budget = Budget(radius, None, keys, threads)
             found = _by_code(tables.buckets, codes, len(inside.ids) + 1, budget)
             found.exact = np.ones(1, bool)
-            if chosen is not None and chosen.leave_out is not None:
+            if chosen is not None and chosen.leave_out:
                 return found.without(chosen.leave_out, len(inside.ids))
             return found
 
         return self._answers(self._live.consistently(select, find), None)[0]
 
     def _selection(
-        self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Id | None
+        self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Sequence[Id]
     ) -> Callable[[], _Selected] | None:
         """A function that selects, in one state of the store, the images that may be hits.
 
         None if all images may be.
         """
-        if filter is None and allowed is None and leave_out is None:
+        if filter is None and allowed is None and not leave_out:
             return None
         if filter is not None:
             mapping(filter)
@@ -181,7 +181,7 @@ class Searcher:
         return partial(self._selected, filter, names, leave_out)
 
     def _selected(
-        self, filter: Filter | None, names: list[Id] | None, leave_out: Id | None
+        self, filter: Filter | None, names: list[Id] | None, leave_out: Sequence[Id]
     ) -> _Selected:
         keys: NDArray[np.int64] | None = None
         if filter is not None:
@@ -189,14 +189,10 @@ class Searcher:
         if names is not None:
             named = np.array([k.key for k in self._store.known(names).values()], np.int64)
             keys = named if keys is None else np.intersect1d(keys, named)
-        excluded = None if leave_out is None else self._store.known([leave_out]).get(leave_out)
-        if excluded is None:
-            return _Selected(keys, None)
-        return (
-            _Selected(None, excluded.key)
-            if keys is None
-            else _Selected(keys[keys != excluded.key], None)
-        )
+        excluded = [known.key for known in self._store.known(leave_out).values()]
+        if keys is None:
+            return _Selected(None, excluded)
+        return _Selected(keys[~np.isin(keys, excluded)], [])
 
     def matching(self, conditions: Filter) -> NDArray[np.int64]:
         """The keys of the images that match a filter, cached until the store changes."""
@@ -257,7 +253,7 @@ class _Selected:
     """The images that may be hits."""
 
     keys: NDArray[np.int64] | None  # None: all
-    leave_out: int | None  # the key of an image that is not a hit although it may be found
+    leave_out: Sequence[int]  # keys of images that are not hits although they may be found
 
 
 def _first_limit(bits: int, max_radius: int | None, max_buckets: int | None) -> Limit | None:
