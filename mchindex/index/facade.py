@@ -43,6 +43,7 @@ from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
     from mchindex.models import MCHModel
+    from mchindex.models.words import Words
 
 BULK = 50_000  # images per commit in `add_codes`
 RECORDS = 5_000  # images per commit in `add_records`
@@ -311,6 +312,10 @@ class MCHIndex:
 
     @overload
     def search(
+        self, query: None = None, k: int = 10, *, text: str, **limits: Unpack[Limits]
+    ) -> Hits: ...  # fmt: skip
+    @overload
+    def search(
         self, query: None = None, k: int = 10, *, id: Id, region: str | None = None,
         **limits: Unpack[Limits],
     ) -> Hits: ...  # fmt: skip
@@ -331,6 +336,7 @@ class MCHIndex:
         *,
         id: Id | None = None,
         region: Sequence[float] | str | None = None,
+        text: str | None = None,
         **limits: Unpack[Limits],
     ) -> Hits | Answers:
         """The k images that match an image best (Hits), or each of several images (Answers).
@@ -338,6 +344,8 @@ class MCHIndex:
         `region` searches by a part of the query: a box (x0, y0, x1, y1) in pixels.
         `id` instead of a query finds more images like one in the index, which is left out of the
         hits; `region` is then the name of one of its regions that has a code ("top-left").
+        `text` instead of a query finds things by their names: "dog", or "dog, sofa" for both, or
+        "dog, -person" for one without the other. `words` lists the names that the model knows.
 
         `rank`: "best" puts first what looks most like the query, then what shows the same things;
         "fine" looks for the same picture, its copies and parts; "code" is the order of Algorithm 1,
@@ -348,8 +356,12 @@ class MCHIndex:
         `filter` compares metadata: {"album": "2024", "year": {">=": 2020}, "camera.model": "X100"};
         a list of values means any of them. `allowed` restricts the search to these ids.
         """
-        if (query is None) == (id is None):
-            raise TypeError("search takes either a query or the id of an image in the index")
+        if [query is None, id is None, text is None].count(False) != 1:
+            raise TypeError("search takes either a query, the id of an image in the index, or text")
+        if text is not None:
+            if region is not None:
+                raise TypeError("text has no region: a hit says in which region the thing is")
+            return self._searcher.by_words(self._words().query(text), k, **limits)
         if id is not None:
             one, name = self._searcher.query_of(id, region)
             return self._searcher.search(one, k, name, **limits)[0]
@@ -402,6 +414,25 @@ class MCHIndex:
         query = Query(array[None] if array.ndim == 1 else array)
         answers = self._searcher.search(query, k, None, **limits)
         return answers[0] if array.ndim == 1 else answers
+
+    def words(self, prefix: str = "") -> list[str]:
+        """The words that `search(text=…)` takes and that start with `prefix`, in order."""
+        return self._words().starting(prefix)
+
+    def _words(self) -> Words:
+        """The words of the model. Raises ValueError if there are none."""
+        words, fine, own = self.model.words, self.model.fine, self._model.fine
+        if words is None or fine is None:
+            raise ValueError(
+                f"{self._store.name} cannot be searched by words: its model knows none. A model "
+                "learns the names of the labels that it is trained with"
+            )
+        if own is not None and own.fingerprint != fine.fingerprint:
+            raise ValueError(
+                f"{self._store.name} cannot be searched by words: it has the fine codes of another "
+                "version of its model. Create a new index"
+            )
+        return words
 
     def _queries(self, query: Any, region: Any) -> tuple[Query, bool]:
         """One or several queries as the search takes them, and whether a single one was given."""
