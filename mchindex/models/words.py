@@ -29,6 +29,7 @@ WHOLE_SHARE = 0.3  # of the whole image in an image's score; its best region has
 NEAR = 5  # words that a message about an unknown word names
 SAMPLE = 20_000  # images, at most, that a fit uses
 BATCH = 256
+LEAST_STEPS = 300  # of a fit
 
 
 def normal(name: str) -> str:
@@ -111,7 +112,7 @@ class Words(nn.Module):
 
     def near(self, word: str) -> list[str]:
         """The known words that are spelt most like `word`."""
-        found = difflib.get_close_matches(word, self.rows, NEAR, 0.7)
+        found = difflib.get_close_matches(word, self.rows, NEAR, 0.6)
         inside = [name for name in self.starting() if word in name.split()]
         start = self.starting(word) if len(word) > 1 else []
         return list(dict.fromkeys([*found, *inside, *start]))[:NEAR]
@@ -239,13 +240,15 @@ class Classifier:
         rng = torch.Generator().manual_seed(seed)
         classes = targets.shape[1]
         weights = torch.zeros(x.shape[2], classes, requires_grad=True)
-        offsets = torch.full((2, classes), -4.0, requires_grad=True)  # of images, of views
+        start = torch.logit(targets.mean(0), 1e-4)
+        offsets = torch.stack([start, start]).requires_grad_()  # of images, of views
         groups = [
             {"params": [weights], "weight_decay": decay},
             {"params": [offsets], "weight_decay": 0.0},
         ]
         optimizer = torch.optim.AdamW(groups, lr=rate)
         size = min(BATCH, len(x))
+        epochs = max(epochs, LEAST_STEPS // (len(x) // size))  # few images need more rounds
         steps = epochs * (len(x) // size)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps + 1)
         for epoch in range(1, epochs + 1):
