@@ -185,11 +185,18 @@ def learn(
     if len(features) > SAMPLE:
         some = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[:SAMPLE]
         features, targets = features[some], targets[some]
-    teacher = Classifier.fit(scaled(features), targets, None, 12, 0.01, 0.1, seed, progress)
+    teacher = on_features(features, targets, seed, progress)
     views = torch.cat([teacher.logits(x).sigmoid() for x in scaled(features).split(BATCH)])
     views = (views * targets[:, None]).half()
     student = Classifier.fit(signs(features, fine), targets, views, 25, 0.003, 0.3, seed, progress)
     return student.weights, student.offsets
+
+
+def on_features(
+    features: Tensor, targets: Tensor, seed: int = 0, progress: Progress = silent
+) -> Classifier:
+    """Classifiers on `scaled` features."""
+    return Classifier.fit(scaled(features), targets, None, 12, 0.01, 0.1, seed, progress)
 
 
 def scaled(features: Tensor) -> Tensor:
