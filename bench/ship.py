@@ -167,7 +167,7 @@ Codes of {model.bits} bits for everyday photographs. `MCHIndex.open(path, model=
 - **Fine codes** of {fine} bits for all six regions, learnt without labels (principal
   components of the features, rotated: ITQ), by which hits are ranked.
 - **Words**: {words:,} names of things, of COCO's and ImageNet's classes and of what WordNet has
-  above them ([licence](../WORDNET.txt)): `index.search(text="dog, sofa")`.
+  above them ([licence](../../WORDNET.txt)): `index.search(text="dog, sofa")`.
 - **Trained on** {about["trained_on"]:,} labelled MS-COCO images of 80 everyday classes, with seed
   {about["seed"]}: `python bench/ship.py --data DIR --names {name}`.
 

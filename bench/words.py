@@ -6,7 +6,7 @@
 words.csv has one row per thing: its synset in WordNet 3.0, its place among ImageNet's 1,000 classes
 and its name in COCO, if it has them, its names, and the synsets right above it. It is made from
 WordNet's files data.noun and index.noun (Debian: wordnet-base) and the ids of ImageNet's classes,
-one per line. WordNet's licence is in mchindex/models/shipped/WORDNET.txt.
+one per line. WordNet's licence is in mchindex/models/WORDNET.txt.
 
 The word of a COCO class is learnt from labelled images. That of an ImageNet class is the
 classifier that comes with the backbone, turned into the space of the fine codes. That of a thing
