@@ -29,6 +29,7 @@ WHOLE_SHARE = 0.3  # of the whole image in an image's score; its best region has
 NEAR = 5  # words that a message about an unknown word names
 SAMPLE = 20_000  # images, at most, that a fit uses
 BATCH = 256
+CLASSES = 256  # learnt at a time, which limits the memory
 LEAST_STEPS = 300  # of a fit
 
 
@@ -185,11 +186,18 @@ def learn(
     if len(features) > SAMPLE:
         some = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[:SAMPLE]
         features, targets = features[some], targets[some]
-    teacher = on_features(features, targets, seed, progress)
-    views = torch.cat([teacher.logits(x).sigmoid() for x in scaled(features).split(BATCH)])
-    views = (views * targets[:, None]).half()
-    student = Classifier.fit(signs(features, fine), targets, views, 25, 0.003, 0.3, seed, progress)
-    return student.weights, student.offsets
+    inputs, bits = scaled(features), signs(features, fine)
+    learnt = []
+    for part in targets.split(CLASSES, 1):
+        teacher = on_features(features, part, seed, progress)
+        views = torch.cat(
+            [
+                (teacher.logits(x).sigmoid() * own[:, None]).half()
+                for x, own in zip(inputs.split(BATCH), part.split(BATCH), strict=True)
+            ]
+        )
+        learnt.append(Classifier.fit(bits, part, views, 25, 0.003, 0.3, seed, progress))
+    return torch.cat([c.weights for c in learnt], 1), torch.cat([c.offsets for c in learnt])
 
 
 def on_features(
