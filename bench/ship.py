@@ -2,7 +2,8 @@
 
     python bench/ship.py --data DIR                 # COCO images, as for `mch train`
     python bench/ship.py --data DIR --names coco-32 # one of them
-    python bench/ship.py --data DIR --fine          # only fit their fine codes again
+    python bench/ship.py --data DIR --fine          # only fit their fine codes and words again
+    python bench/ship.py --data DIR --words         # only learn their words again
     python bench/ship.py --cards                    # only write the cards again
 
 2,000 images of the database are not used in training. The figures on a card are measured by
@@ -29,6 +30,7 @@ from mchindex.training.features import FeatureCache, Fixed, default_cache
 from mchindex.training.measure import encode_dataset, measure
 from mchindex.training.options import TrainingOptions
 from mchindex.training.run import train_model
+from words import words_of
 
 HELD_OUT = 2000
 WAYS = {
@@ -88,6 +90,7 @@ def train(name: str, dataset: Dataset, args: argparse.Namespace) -> None:
     trained = train_model(training, options, cache=args.cache, device="cpu")
     model = trained.model
     round_weights(model)
+    set_words(model, training, args)
     found = measure(encode_dataset(model, unseen, args.cache), model.xi)
     figures = {
         way: {f: round(float(getattr(e, f)), 4) for f in FIGURES} for way, e in found.items()
@@ -112,8 +115,26 @@ def fit_fine(name: str, dataset: Dataset, args: argparse.Namespace) -> None:
         model.extractor, training.images, training.splits["train"], Fixed(model.layout)
     )
     model.fine = FineHash.fit(torch.from_numpy(features).flatten(0, 1), FINE_BITS, args.seed)
+    set_words(model, training, args)
     model.save(args.out / name)
     write_card(name, args.out)
+
+
+def fit_words(name: str, dataset: Dataset, args: argparse.Namespace) -> None:
+    """Learns the words of a model that is there, whose codes stay the same."""
+    model = MCHModel.load(args.out / name)
+    set_words(model, parts(dataset, args.seed)[0], args)
+    model.save(args.out / name)
+    write_card(name, args.out)
+
+
+def set_words(model: MCHModel, training: Dataset, args: argparse.Namespace) -> None:
+    assert model.fine is not None
+    rows = training.splits["train"]
+    features = FeatureCache(args.cache).features(
+        model.extractor, training.images, rows, Fixed(model.layout)
+    )
+    model.words = words_of(features, training.labels[rows], list(training.classes), model.fine)
 
 
 def write_card(name: str, folder: Path) -> None:
@@ -126,11 +147,12 @@ def card(name: str, model: MCHModel) -> str:
     """What the model is, what it was trained on and how well it does, in Markdown."""
     about, figures = model.about, model.about["figures"]
     fine = 0 if model.fine is None else model.fine.bits
+    words = 0 if model.words is None else len(model.words.rows)
     queries, database = (about["measured_on"][part] for part in ("queries", "database"))
     lines = [
-        f"| {words} | {f['map']:.3f} | {f['r0']:.4f} | {f['f1_own']:.4f} | {f['empty']:.2f} "
+        f"| {way_words} | {f['map']:.3f} | {f['r0']:.4f} | {f['f1_own']:.4f} | {f['empty']:.2f} "
         f"| {f['anhc']:.2f} |"
-        for way, words in WAYS.items()
+        for way, way_words in WAYS.items()
         for f in [figures[way]]
     ]
     title = {"hashnet": "HashNet", "dch": "DCH"}.get(model.method.name, model.method.name)
@@ -144,6 +166,8 @@ Codes of {model.bits} bits for everyday photographs. `MCHIndex.open(path, model=
   the centre, each half as wide and high as the image) get their own code.
 - **Fine codes** of {fine} bits for all six regions, learnt without labels (principal
   components of the features, rotated: ITQ), by which hits are ranked.
+- **Words**: {words:,} names of things, of COCO's and ImageNet's classes and of what WordNet has
+  above them ([licence](../../WORDNET.txt)): `index.search(text="dog, sofa")`.
 - **Trained on** {about["trained_on"]:,} labelled MS-COCO images of 80 everyday classes, with seed
   {about["seed"]}: `python bench/ship.py --data DIR --names {name}`.
 
@@ -167,7 +191,8 @@ def main() -> None:
     p.add_argument(
         "--names", nargs="+", choices=RECIPES, default=list(RECIPES), help="which models (all)"
     )
-    p.add_argument("--fine", action="store_true", help="only fit the fine codes again")
+    p.add_argument("--fine", action="store_true", help="only fit the fine codes and words again")
+    p.add_argument("--words", action="store_true", help="only learn the words again")
     p.add_argument("--seed", type=int, default=0, help="%(default)s")
     p.add_argument("--cache", type=Path, default=default_cache(), help="features (%(default)s)")
     p.add_argument("--out", type=Path, default=SHIPPED, help="folder of models (%(default)s)")
@@ -178,7 +203,7 @@ def main() -> None:
         return
     dataset = open_dataset(args.data)
     for name in args.names:
-        (fit_fine if args.fine else train)(name, dataset, args)
+        (fit_fine if args.fine else fit_words if args.words else train)(name, dataset, args)
 
 
 if __name__ == "__main__":

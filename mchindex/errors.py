@@ -50,6 +50,22 @@ class DatasetError(MCHError, ValueError):
     """A data set cannot be used. The message says what is missing or wrong."""
 
 
+class UnknownWordError(MCHError, ValueError):
+    """A search names a word that the model does not know."""
+
+    def __init__(self, word: str, near: list[str]) -> None:
+        self.word, self.near = word, near  # near: known words that are spelt like it
+        super().__init__(f"{self.reason}; MCHIndex.words() lists the words that it knows")
+
+    @property
+    def reason(self) -> str:
+        like = f", but it knows {', '.join(self.near)}" if self.near else ""
+        return f"the model does not know the word {self.word!r}{like}"
+
+    def __reduce__(self) -> tuple[type[UnknownWordError], tuple[str, list[str]]]:
+        return UnknownWordError, (self.word, self.near)
+
+
 class TrainingError(MCHError):
     """Training cannot start or continue with the given options."""
 

@@ -1,4 +1,4 @@
-"""`mch search`: find the images nearest to an image."""
+"""`mch search`: find the images nearest to an image, or those that show what a word names."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from mchindex.cli.options import (
     stored_id,
     use_threads,
 )
+from mchindex.errors import UnknownWordError
 from mchindex.files import replaceable, write_file
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from mchindex.index import MCHIndex
-    from mchindex.index.results import Hits
+    from mchindex.index.results import Hit, Hits
 
 BATCH = 32  # queries encoded at a time
 DRAWN = 1000  # hits in one drawing, at most
@@ -86,6 +87,21 @@ def search(
             rich_help_panel=QUERY,
         ),
     ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS",
+            help='Instead of a query: find things by their names. "dog, sofa" means both, "dog, '
+            '-person" a dog without a person. Names of things only, no sentences.',
+            rich_help_panel=QUERY,
+        ),
+    ] = None,
+    words: Annotated[
+        bool,
+        typer.Option(
+            "--words", help="List the words that --text takes, and exit.", rich_help_panel=QUERY
+        ),
+    ] = False,
     filter: Filter = None,
     max_radius: Annotated[
         int | None,
@@ -116,7 +132,7 @@ def search(
     device: Device = "auto",
     threads: Threads = None,
 ) -> int:
-    """Find the images nearest to an image.
+    """Find the images nearest to an image, or those that show what a word names.
 
     Each hit reports its distance and the region that matched. Exit code 1: nothing was found.
 
@@ -124,17 +140,24 @@ def search(
       mch search dog.jpg
       mch search dog.jpg -k 20 --filter album=summer --filter 'year>=2023' --open
       mch search street.jpg --region 120,80,360,300 --out hits.png
+      mch search --text "dog, sofa, -person"
+      mch search --words | grep dog
       mch search --id photos/cat.jpg --json | jq -r '.hits[].path'
       mch search --like beach.jpg --like dog.jpg --unlike crowd.jpg
     """
-    if bool(queries) + (id is not None) + bool(like) != 1:
+    if words:
+        return _list_words(index)
+    if [bool(queries), id is not None, text is not None, bool(like)].count(True) != 1:
         raise ValueError(
-            "give images to search by, or --id ID of an image in the index, or --like IMAGE"
+            "give images to search by, or --id ID of an image in the index, or --text WORDS, or "
+            "--like IMAGE"
         )
     if unlike and not like:
         raise ValueError("--unlike needs --like: name at least one image to look for")
     if like and region is not None:
         raise ValueError("--region is a part of a single query, not of images given with --like")
+    if text is not None and region is not None:
+        raise ValueError("--region is a part of a picture: it cannot be used with --text")
     if out is not None:
         _check_picture(out)
     options = {
@@ -151,7 +174,7 @@ def search(
         if like:
             answers = iter([_mixed(opened, like, unlike or [], min(k, most), options)])
         else:
-            answers = _answers(opened, queries or [], id, region, min(k, most), options)
+            answers = _answers(opened, queries or [], id, text, region, min(k, most), options)
         for answer in answers:
             found_any |= len(answer.hits) > 0
             if as_json:
@@ -182,10 +205,12 @@ class _Answer:
         hits: Hits,
         box: Any = None,
         of_index: bool = False,
+        of_text: bool = False,
         like: Sequence[str | int] = (),
         unlike: Sequence[str | int] = (),
     ):
-        self.query, self.hits, self.box, self.of_index = query, hits, box, of_index
+        self.query, self.hits, self.box = query, hits, box
+        self.of_index, self.of_text = of_index, of_text  # else the query is a file
         self.like, self.unlike = list(like), list(unlike)
 
     def to_json(self) -> dict[str, Any]:
@@ -198,6 +223,8 @@ class _Answer:
         from mchindex.images import open_rgb
         from mchindex.index.grid import draw_grid
 
+        if self.of_text:
+            return draw_grid(None, self.hits, columns, title=str(self.query))
         path = index[self.query].path if self.of_index else str(self.query)
         try:
             picture = None if path is None else open_rgb(path)
@@ -211,10 +238,19 @@ def _answers(
     index: MCHIndex,
     queries: list[str],
     id: str | None,
+    text: str | None,
     region: str | None,
     k: int,
     options: dict[str, Any],
 ) -> Iterator[_Answer]:
+    if text is not None:
+        try:
+            yield _Answer(text, index.search(text=text, k=k, **options), of_text=True)
+        except UnknownWordError as error:
+            raise ValueError(
+                f"{error.reason}; mch search --words lists all that it knows"
+            ) from None
+        return
     if id is not None:
         name = stored_id(index, id)
         if name is None:
@@ -269,13 +305,25 @@ def _print(answer: _Answer, titled: bool, first: int) -> None:
         console.print("nothing found")
         return
     with_ids = any(hit.path is not None and hit.path != hit.id for hit in hits)
-    table = show.listing("", "distance", "region", *(("id",) if with_ids else ()), "image")
+    by = "score" if answer.of_text else "distance"  # words have no code, hence no distance
+    table = show.listing("", by, "region", *(("id",) if with_ids else ()), "image")
     for place, hit in enumerate(hits, first):
         cells = (str(hit.id), hit.path or "") if with_ids else (hit.path or str(hit.id),)
-        table.add_row(str(place), str(hit.distance), *map(show.line, (hit.region, *cells)))
+        table.add_row(str(place), _value(hit, by), *map(show.line, (hit.region, *cells)))
     console.print(table)
     limit = "" if hits.limited_by is None else f" (stopped by --{hits.limited_by})"
     console.print(f"[dim]{hits.effort()}{limit.replace('_', '-')}[/]")
+
+
+def _value(hit: Hit, by: str) -> str:
+    return f"{hit.score:.2f}" if by == "score" else str(hit.distance)
+
+
+def _list_words(index: Path) -> int:
+    with open_index(index) as opened:
+        for word in opened.words():
+            typer.echo(word)
+    return FINE
 
 
 def _check_picture(out: Path) -> None:

@@ -46,6 +46,7 @@ from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
     from mchindex.models import MCHModel
+    from mchindex.models.words import Words
 
 BULK = 50_000  # images per commit in `add_codes`
 RECORDS = 5_000  # images per commit in `add_records`
@@ -334,6 +335,10 @@ class MCHIndex:
 
     @overload
     def search(
+        self, query: None = None, k: int = 10, *, text: str, **limits: Unpack[Limits]
+    ) -> Hits: ...  # fmt: skip
+    @overload
+    def search(
         self, query: None = None, k: int = 10, *, id: Id, region: str | None = None,
         **limits: Unpack[Limits],
     ) -> Hits: ...  # fmt: skip
@@ -361,6 +366,7 @@ class MCHIndex:
         region: Sequence[float] | str | None = None,
         like: Any = None,
         unlike: Any = (),
+        text: str | None = None,
         **limits: Unpack[Limits],
     ) -> Hits | Answers:
         """The k images that match an image best (Hits), or each of several images (Answers).
@@ -373,6 +379,8 @@ class MCHIndex:
         an id in the index means that image; other text is a file. A pair (image, region) means a
         part: a box in pixels or, for an id, the name of a region. Images given by id are left out
         of the hits.
+        `text` instead of a query finds things by their names: "dog", or "dog, sofa" for both, or
+        "dog, -person" for one without the other. `words` lists the names that the model knows.
 
         `rank`: "best" puts first what looks most like the query, then what shows the same things;
         "fine" looks for the same picture, its copies and parts; "code" is the order of Algorithm 1,
@@ -383,10 +391,15 @@ class MCHIndex:
         `filter` compares metadata: {"album": "2024", "year": {">=": 2020}, "camera.model": "X100"};
         a list of values means any of them. `allowed` restricts the search to these ids.
         """
-        if (query is not None) + (id is not None) + (like is not None) != 1:
+        if [query is None, id is None, text is None, like is None].count(False) != 1:
             raise TypeError(
-                "search takes either a query or the id of an image in the index, or images in like"
+                "search takes either a query, the id of an image in the index, text, or images in "
+                "like"
             )
+        if text is not None:
+            if region is not None:
+                raise TypeError("text has no region: a hit says in which region the thing is")
+            return self._searcher.by_words(self._words().query(text), k, **limits)
         if like is not None:
             if region is not None:
                 raise TypeError("like takes regions with its images: like=[(image, region), …]")
@@ -448,6 +461,25 @@ class MCHIndex:
         query = Query(array[None] if array.ndim == 1 else array)
         answers = self._searcher.search(query, k, (), **limits)
         return answers[0] if array.ndim == 1 else answers
+
+    def words(self, prefix: str = "") -> list[str]:
+        """The words that `search(text=…)` takes and that start with `prefix`, in order."""
+        return self._words().starting(prefix)
+
+    def _words(self) -> Words:
+        """The words of the model. Raises ValueError if there are none."""
+        words, fine, own = self.model.words, self.model.fine, self._model.fine
+        if words is None or fine is None:
+            raise ValueError(
+                f"{self._store.name} cannot be searched by words: its model knows none. A model "
+                "learns the names of the labels that it is trained with"
+            )
+        if own is not None and own.fingerprint != fine.fingerprint:
+            raise ValueError(
+                f"{self._store.name} cannot be searched by words: it has the fine codes of another "
+                "version of its model. Create a new index"
+            )
+        return words
 
     # Duplicates.
 

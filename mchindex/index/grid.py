@@ -91,7 +91,8 @@ def below_each_other(grids: Sequence[Image.Image]) -> Image.Image:
 
 
 def _hit_tile(hit: Hit, side: int) -> Tile:
-    caption = (f"distance {hit.distance}", hit.region)
+    match = f"distance {hit.distance}" if hit.distance >= 0 else f"score {hit.score:.2f}"
+    caption = (match, hit.region)
     if hit.path is None:
         return Tile(None, caption)
     try:

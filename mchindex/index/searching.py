@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,12 @@ from mchindex.index.inputs import resolved_ids
 from mchindex.index.ranking import Budget, Query, ranked
 from mchindex.index.results import Answers, Found, Hit, Hits, Limit
 from mchindex.index.table import LiveTable, Tables
+from mchindex.index.words import ranked_by_words
 from mchindex.storage.records import Id, Row, row_metadata, unpack_codes, unpack_fine
 from mchindex.storage.store import Store
+
+if TYPE_CHECKING:
+    from mchindex.models.words import WordQuery
 
 FILTERS = 8  # filters whose results are cached
 MOST_HITS = 2**27  # per query, with those that are skipped: the arrays of more would not fit
@@ -117,6 +121,39 @@ class Searcher:
         if limit is None and rank == "best":
             limit = "candidates"
         return self._answers(self._live.consistently(select, find), limit)
+
+    def by_words(self, query: WordQuery, k: int, /, **limits: Unpack[Limits]) -> Hits:
+        """The k images that most probably show what words name."""
+        check_options(limits, "a search")
+        k = whole("k", k, 1)
+        offset = whole("offset", limits.get("offset", 0), 0)
+        threads = whole("threads", limits.get("threads", 0), 0)
+        rank = rank_or_none(limits.get("rank"))
+        for name in ("max_radius", "max_buckets"):
+            if limits.get(name) is not None:
+                raise ValueError(f"{name} limits the distance between codes, and words have none")
+        if rank not in (None, "fine"):
+            raise ValueError(f"words are ranked by fine codes, not by {rank!r}")
+        wanted = offset + k
+        if wanted > MOST_HITS:
+            raise ValueError(f"k and offset together must be at most {MOST_HITS}, not {wanted}")
+        missing = self._live.without_fine
+        if self._live.fine is None or missing:
+            images = "its images" if self._live.fine is None else f"{missing:,} of its images"
+            raise ValueError(
+                f"{self._store.name} cannot be searched by words: {images} have no fine codes; "
+                "add them once more with again=True"
+            )
+        select = self._selection(limits.get("filter"), limits.get("allowed"), None)
+
+        def find(tables: Tables, chosen: _Selected | None) -> Found:
+            assert tables.fine is not None
+            keys = None if chosen is None else chosen.keys
+            count = min(wanted, max(1, len(tables.fine)))
+            found = ranked_by_words(tables.fine, query, count, keys, threads)
+            return found.columns(offset, wanted) if offset else found
+
+        return self._answers(self._live.consistently(select, find), None)[0]
 
     def _rank(self, rank: Rank | None, query: Query) -> Rank:
         """How to order hits. Raises ValueError if the index or the query has no fine codes."""

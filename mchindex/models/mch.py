@@ -33,13 +33,15 @@ from mchindex.models.policy import Policy
 from mchindex.models.region_codes import Encoded, RegionCodes, check_budget, check_xi
 from mchindex.models.registry import Registry, built_in, not_registered, origin
 from mchindex.models.saved import FORMAT, WEIGHTS, Config
+from mchindex.models.words import Words
 from mchindex.regions import WHOLE, Layout, in_pixels, read_layout
 
 __all__ = ["CONFIG", "WEIGHTS", "MCHModel", "cut_out", "digest"]
 
 ROWS = 4096  # rows of features per pass
-# In config.json, but codes do not depend on them. Fine codes have a fingerprint of their own.
-ASIDE = ("about", "plugins", "fine", "fingerprint")
+# In config.json, but codes do not depend on them. Fine codes and words have fingerprints of their
+# own.
+ASIDE = ("about", "plugins", "fine", "words", "fingerprint")
 # What building a network from wrong settings raises.
 _UNUSABLE = (
     ArithmeticError,
@@ -69,6 +71,7 @@ class MCHModel:
     pretrained: bool = False
     layout_name: str = "corners"  # the regions of an image, as `read_layout` names them
     fine: FineHash | None = None  # None: no fine codes
+    words: Words | None = None  # by which images are found; None: none
 
     def __post_init__(self) -> None:
         check_xi(self.xi)
@@ -76,7 +79,7 @@ class MCHModel:
             raise ValueError(f"regions are {' or '.join(MODES)}, not {self.mode!r}")
         self.layout: Layout = read_layout(self.layout_name, self.sigma)
         self._extractor: Extractor | None = None
-        for module in (self.backbone, self.method, self.policy, self.fine):
+        for module in (self.backbone, self.method, self.policy, self.fine, self.words):
             if module is not None:
                 module.to(self.device).eval()
 
@@ -219,7 +222,7 @@ class MCHModel:
         """A hash of everything that codes depend on: models that share it give the same codes."""
         config = {name: value for name, value in self.config().items() if name not in ASIDE}
         tensors = self._tensors(everything=True)
-        codes = {name: t for name, t in tensors.items() if not name.startswith("fine.")}
+        codes = {name: t for name, t in tensors.items() if not name.startswith(("fine.", "words."))}
         return digest(config | {"format": 1}, codes)
 
     def config(self) -> dict[str, Any]:
@@ -241,13 +244,16 @@ class MCHModel:
         }
         if self.fine is not None:
             config["fine"] = {"bits": self.fine.bits, "cells": len(self.fine.cells)}
+        if self.words is not None:
+            names, fingerprint = list(self.words.names), self.words.fingerprint
+            config["words"] = {"names": names, "fingerprint": fingerprint}
         return config | {"plugins": plugins} if plugins else config
 
     def _modules(self) -> dict[str, nn.Module]:
         """The parts of the model that have weights."""
         parts = {
             "method": self.method, "policy": self.policy, "backbone": self.backbone,
-            "fine": self.fine,
+            "fine": self.fine, "words": self.words,
         }  # fmt: skip
         return {part: module for part, module in parts.items() if module is not None}
 
@@ -355,6 +361,15 @@ class MCHModel:
             if not 0 <= cells <= MOST_CELLS:
                 raise ValueError(f"there may be {MOST_CELLS} cells at most, not {cells}")
             fine = saved.build("fine", lambda: FineHash(dim, fine_bits, cells), part("fine"))
+        words = None
+        if config.words is not None:
+            if fine is None:
+                raise ValueError("it has words, but no fine codes to compare them with")
+            names, fingerprint = config.words
+            words = saved.build("words", lambda: Words(names, fine_bits), part("words"))
+            words.check()
+            if words.fingerprint != fingerprint:
+                raise ValueError("its words differ from those that were saved")
         return cls(
             backbone,
             method,
@@ -368,6 +383,7 @@ class MCHModel:
             config.pretrained,
             config.layout,
             fine,
+            words,
         )
 
 

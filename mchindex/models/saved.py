@@ -49,6 +49,7 @@ class Config:
     about: dict[str, Any]
     plugins: dict[str, Any]
     fine: tuple[int, int] | None  # bits and number of cells of the fine codes; None: no fine codes
+    words: tuple[list[str], str] | None  # their names and their fingerprint; None: no words
     fingerprint: str
 
     @classmethod
@@ -57,6 +58,7 @@ class Config:
         backbone = _field(config, "backbone", dict)
         policy = _field(config, "policy", dict, type(None))
         fine = _field({"fine": None} | config, "fine", dict, type(None))
+        words = _field({"words": None} | config, "words", dict, type(None))
         return cls(
             _field(backbone, "name", str),
             _field(backbone, "size", int),
@@ -72,12 +74,14 @@ class Config:
             _field({"about": {}} | config, "about", dict),
             _field({"plugins": {}} | config, "plugins", dict),
             None if fine is None else (_field(fine, "bits", int), _field(fine, "cells", int)),
+            None if words is None else (_names(words), _field(words, "fingerprint", str)),
             _field(config, "fingerprint", str),
         )
 
 
 _KINDS = {
     dict: "an object",
+    list: "a list",
     str: "text",
     int: "a whole number",
     float: "a number",
@@ -95,6 +99,15 @@ def _field(config: Mapping[str, Any], name: str, *kinds: type) -> Any:
             f"{name!r} in its {CONFIG} must be {_KINDS[kinds[0]]}, not {reprlib.repr(value)}"
         )
     return value
+
+
+def _names(words: Mapping[str, Any]) -> list[str]:
+    """The names of words, each of which must be text."""
+    names: list[str] = _field(words, "names", list)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"a word in its {CONFIG} must be text, not {reprlib.repr(name)}")
+    return names
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

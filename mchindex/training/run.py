@@ -30,6 +30,7 @@ from mchindex.models.registry import built_in
 from mchindex.models.saved import check_finite
 from mchindex.models.seeds import seeded
 from mchindex.models.views import Features, Views, pair_weights
+from mchindex.models.words import Words
 from mchindex.progress import Progress, silent
 from mchindex.training.agent import train_agent
 from mchindex.training.backbone import BackboneSettings, train_backbone
@@ -169,6 +170,13 @@ def train_model(
         with _timed("fine codes", seconds):
             fine = FineHash.fit(features.flatten(0, 1), options.fine, options.seed, progress)
 
+    # Words.
+    words: Words | None = None
+    if fine is not None and supervised:
+        with _timed("words", seconds):
+            seed = options.seed
+            words = Words.of_labels(features, labels, dataset.classes, fine, seed, progress)
+
     # Model.
     model = MCHModel(
         backbone,
@@ -187,6 +195,7 @@ def train_model(
         pretrained=pretrained,
         layout_name=options.layout,
         fine=fine,
+        words=words,
     )
     if options.codes is not None:
         with _timed("budget", seconds):

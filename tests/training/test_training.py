@@ -86,7 +86,8 @@ def test_every_method_from_pictures_to_codes(method: str, weights: str, tmp_path
     assert (model.method.name, model.bits, model.mode) == (method, 16, mode)
     assert (model.sigma, model.xi) == (0.6, 0.4)
     assert trained.skipped == {}
-    assert trained.seconds.keys() == {"features", "base", "agent"}
+    stages = {"features", "base", "agent", "fine codes", "words"}
+    assert trained.seconds.keys() == stages
     assert [point["step"] for point in trained.curve] == [10, 20]
     images = [SCENES.images.image(i) for i in range(6)]
     got = model.encode(images)
@@ -133,9 +134,11 @@ def test_the_small_net_from_nothing() -> None:
 
     options = quick(backbone_settings={"epochs": 4, "batch": 16})
     trained = train(SCENES, options, progress=listen)
-    assert list(losses) == ["backbone", "features", "dch", "rewards", "agent"]
+    stages = ["backbone", "features", "dch", "rewards", "agent", "fine codes", "words"]
+    assert list(losses) == stages
     assert losses["backbone"][-1] < losses["backbone"][0]
-    assert trained.seconds.keys() == {"backbone", "features", "base", "agent"}
+    parts = {"backbone", "features", "base", "agent", "fine codes", "words"}
+    assert trained.seconds.keys() == parts
     torch.manual_seed(0)
     assert not same(state_of(trained.model.backbone), state_of(SmallNet(32)))
 
@@ -688,3 +691,14 @@ def test_on_a_gpu(method: str, finetune: bool, tmp_path: Path) -> None:
     here = MCHModel.load(tmp_path, device="cpu", engine="torch").encode_query(images)
     unlike = np.bitwise_count(here ^ model.encode_query(images)).sum()
     assert unlike <= 0.05 * here.size * 8  # mixed precision rounds differently
+
+
+def test_a_model_learns_the_names_of_its_labels_as_words(weights: str, tmp_path: Path) -> None:
+    model = train_model(SCENES, quick(weights=weights), out=tmp_path / "m").model
+    assert model.words is not None
+    shown = SCENES.labels[SCENES.splits["train"]].mean(0)
+    names = {n.lower() for n, share in zip(SCENES.classes, shown, strict=True) if 0 < share < 1}
+    assert set(model.words.rows) == names
+    assert MCHModel.load(tmp_path / "m").words is not None
+    for options in (quick(weights=weights, fine=0), quick(weights=weights, labels="neighbours")):
+        assert train_model(SCENES, options).model.words is None
