@@ -37,7 +37,8 @@ def draw_grid(
     region: PixelBox | None = None,
     title: str = "query",
 ) -> Image.Image:
-    """Draws a query and its hits, each with its distance and its region, which is framed.
+    """Draws a query and its hits, each with its score, its distance and its region, which is
+    framed.
 
     Reads the hits' pictures from their paths; a hit whose picture cannot be read gets a grey tile.
     `region` is the part of the query that was searched for, in pixels, and `title` is the text
@@ -91,7 +92,7 @@ def below_each_other(grids: Sequence[Image.Image]) -> Image.Image:
 
 
 def _hit_tile(hit: Hit, side: int) -> Tile:
-    caption = (f"distance {hit.distance}", hit.region)
+    caption = (f"score {hit.score:.2f}", f"{hit.region}, distance {hit.distance}")
     if hit.path is None:
         return Tile(None, caption)
     try:
