@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment
 
 from mchindex.demo.buckets import PER_DECADE
-from mchindex.demo.examples import HITS
+from mchindex.demo.examples import HITS, RANKED
 from mchindex.demo.plot import description, f1_plot
 from mchindex.index.page import page_picture, templates
 
@@ -25,7 +25,9 @@ def scenes_page(demo: ScenesDemo) -> str:
     """The page about drawn pictures. Without matplotlib it has no plot, and says so."""
     plot, label = f1_plot(demo.curves, demo.buckets_needed), description(demo.curves)
     template = _templates().get_template("scenes.html")
-    return template.render(demo=demo, plot=plot, plot_label=label, per_decade=PER_DECADE)
+    return template.render(
+        demo=demo, plot=plot, plot_label=label, per_decade=PER_DECADE, ranked=RANKED
+    )
 
 
 def photos_page(demo: PhotosDemo) -> str:
