@@ -273,7 +273,7 @@ def _check_suffix(out: Path) -> None:
 
     drawing = Image.registered_extensions().get(out.suffix.lower()) in Image.SAVE
     if not drawing and not _is_page(out):
-        raise ValueError(f"--out {out}: the file name must end in .html, .png, .jpg, .webp …")
+        raise ValueError(f"--out {out}: the file name must end in .png, .jpg, .webp … or .html")
     replaceable(out)
 
 
@@ -283,7 +283,7 @@ def _deliver_page(answers: Sequence[ShownAnswer], out: Path, show_it: bool) -> N
     out.parent.mkdir(parents=True, exist_ok=True)
     write_file(replaceable(out), hits_page(answers))
     if show_it:
-        _show(out)
+        _show(out, "page")
 
 
 def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> None:
@@ -307,12 +307,12 @@ def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> N
         raise ValueError(f"--out {file}: the drawing, {size}, cannot be saved: {error}") from None
     write_file(replaceable(file), content.getvalue())
     if show_it:
-        _show(file)
+        _show(file, "picture")
 
 
-def _show(file: Path) -> None:
+def _show(file: Path, what: str) -> None:
     if not _opened(file):
-        say(f"there is no desktop to show the hits on: they are in {file}")
+        say(f"there is no desktop to show the {what} on: it is in {file}")
 
 
 def _opened(file: Path) -> bool:

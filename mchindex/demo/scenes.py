@@ -49,12 +49,22 @@ from mchindex.progress import Progress, Step, part_of, silent
 from mchindex.training import TrainingOptions, train_model
 
 IMAGES, LEAST_IMAGES = 4000, 100
-SIDE = 128  # pixels of a drawn picture: twice what the network takes, for people to look at
+SIDE = 128  # pixels of a drawn picture
 COMPARED = (1, 10, 100)  # buckets visited with MCH, for which the base method's need is reported
 STAMP, PICTURES, MODEL, PAGE = "demo.json", "pictures", "model", "index.html"
 INDEXES = {"base": "base.mch", "mch": "mch.mch"}
 SHOWN = ("best", "code", "base")  # for each example query
-SETTINGS = TrainingOptions(method="dch", bits=32, backbone="small")
+# Regions are crops, so that a part of a picture as a query has the features of the stored region:
+# features pooled from the map of a whole drawing depend too much on its scale.
+SETTINGS = TrainingOptions(
+    method="hashnet",
+    bits=32,
+    backbone="efficientnet-lite0",
+    size=96,
+    regions="crops",
+    crops=4,
+    agent_settings={"steps": 300},
+)
 
 
 @dataclass(frozen=True)
@@ -215,11 +225,12 @@ def scenes_demo(
         page=out / PAGE,
         about=(
             f"mchindex drew {images:,} pictures (seed {seed}), each with one to four shapes "
-            f"from {len(CLASSES)} classes, and trained a small network and a hashing method "
-            f"({type(model.method).__name__}, {model.bits}-bit codes) from scratch on "
-            f"{model.about['images']:,} of them. Another {len(codes):,} serve as queries. The same "
-            "model fills two indexes: the base index with one code per image, the MCH index with "
-            "several."
+            f"from {len(CLASSES)} classes, and trained a hashing method "
+            f"({type(model.method).__name__}, {model.bits}-bit codes) on {model.about['images']:,} "
+            f"of them, with the features of the network {model.backbone.name}"
+            f"{', which was trained on photographs' if model.pretrained else ''}. Another "
+            f"{len(codes):,} serve as queries. The same model fills two indexes: the base index "
+            "with one code per image, the MCH index with several."
         ),
         base=base,
         mch=mch,
