@@ -106,6 +106,8 @@ def demo(
 
 
 def _print_scenes(result: ScenesDemo) -> None:
+    from mchindex.demo.examples import HITS, RANKED
+
     console = show.output()
     console.print(
         "\nHow well one code per image (base) and several (MCH) find relevant images, those that "
@@ -115,6 +117,16 @@ def _print_scenes(result: ScenesDemo) -> None:
     console.print(show.facts({figure.name: figure.meaning for figure in result.figures()}))
     console.print()
     console.print(show.line(result.verdict()))
+    console.print("\nHits that share a class with the query, and parts that find their pictures:")
+    console.print(
+        show.facts(
+            {
+                RANKED[name]: f"{share:.1%} of the first {HITS} hits"
+                + (f"; parts: {result.parts.first[name]:.0%} first" if name != "base" else "")
+                for name, share in result.first.shares.items()
+            }
+        )
+    )
     console.print("\nBuckets that the base needs for the same F1:")
     console.print(
         show.facts(

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from mchindex.index import MCHIndex
-    from mchindex.index.results import Hit, Hits
+    from mchindex.index.page import ShownAnswer
+    from mchindex.index.results import Hits
 
 BATCH = 32  # queries encoded at a time
 DRAWN = 1000  # hits in one drawing, at most
@@ -102,6 +103,15 @@ def search(
             "--words", help="List the words that --text takes, and exit.", rich_help_panel=QUERY
         ),
     ] = False,
+    rank: Annotated[
+        Literal["best", "code", "fine"] | None,
+        typer.Option(
+            help="Put first: what looks most like the query and shows the same things (best), what "
+            "has the nearest code (code), or copies and parts of the query's picture (fine).",
+            show_default="best, or code in an index without fine codes",
+            rich_help_panel=QUERY,
+        ),
+    ] = None,
     filter: Filter = None,
     max_radius: Annotated[
         int | None,
@@ -119,7 +129,10 @@ def search(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Draw the hits into a file: .png, .jpg …", rich_help_panel=RESULT
+            metavar="FILE",
+            help="Show the hits in a file: a page that says why each is one (.html), or a drawing "
+            "(.png, .jpg …).",
+            rich_help_panel=RESULT,
         ),
     ] = None,
     show_it: Annotated[
@@ -134,12 +147,14 @@ def search(
 ) -> int:
     """Find the images nearest to an image, or those that show what a word names.
 
-    Each hit reports its distance and the region that matched. Exit code 1: nothing was found.
+    Each hit reports its score from 0 to 1, its distance and the region that matched. Exit code 1:
+    nothing was found.
 
     Examples:
       mch search dog.jpg
       mch search dog.jpg -k 20 --filter album=summer --filter 'year>=2023' --open
-      mch search street.jpg --region 120,80,360,300 --out hits.png
+      mch search street.jpg --region 120,80,360,300 --out hits.html
+      mch search copy.jpg --rank fine -k 3
       mch search --text "dog, sofa, -person"
       mch search --words | grep dog
       mch search --id photos/cat.jpg --json | jq -r '.hits[].path'
@@ -159,15 +174,18 @@ def search(
     if text is not None and region is not None:
         raise ValueError("--region is a part of a picture: it cannot be used with --text")
     if out is not None:
-        _check_picture(out)
+        _check_suffix(out)
     options = {
         "max_radius": max_radius,
         "max_buckets": max_buckets,
+        "rank": rank,
         "filter": conditions(filter or []),
         "offset": offset,
         "threads": use_threads(threads),
     }
-    found_any, drawn, grids = False, 0, []
+    found_any, drawn = False, 0
+    grids: list[Image.Image] = []
+    shown: list[ShownAnswer] = []
     with open_index(index, device=device) as opened:
         most = max(1, len(opened))
         options["offset"] = min(offset, most)  # memory is needed for as many hits as are asked for
@@ -188,10 +206,15 @@ def search(
                         f"a drawing can show {DRAWN:,} hits, and there are more: ask for fewer "
                         "with -k, or leave out --out and --open"
                     )
-                grids.append(answer.draw(opened, columns))
+                if _is_page(out):
+                    shown.append(answer.shown(opened, offset + 1))
+                else:
+                    grids.append(answer.draw(opened, columns))
         if not found_any and not len(opened):
             say(f"{index} is empty")
-    if grids:
+    if out is not None and shown:
+        _deliver_page(shown, out, show_it)
+    elif grids:
         _deliver(grids, out, show_it)
     return FINE if found_any else INCOMPLETE
 
@@ -218,20 +241,33 @@ class _Answer:
             return {"like": self.like, "unlike": self.unlike, **self.hits.to_dict()}
         return {"query": self.query, **self.hits.to_dict()}
 
+    @property
+    def title(self) -> str:
+        return os.path.basename(str(self.query)) or "query"
+
     def draw(self, index: MCHIndex, columns: int) -> Image.Image:
-        from mchindex.errors import ImageError
-        from mchindex.images import open_rgb
         from mchindex.index.grid import draw_grid
 
-        if self.of_text:
-            return draw_grid(None, self.hits, columns, title=str(self.query))
+        picture = self._picture(index)
+        return draw_grid(picture, self.hits, columns, region=self.box, title=self.title)
+
+    def shown(self, index: MCHIndex, first: int) -> ShownAnswer:
+        from mchindex.index.page import shown
+
+        picture = self._picture(index)
+        return shown(self.hits, index.bits, picture, title=self.title, region=self.box, first=first)
+
+    def _picture(self, index: MCHIndex) -> Image.Image | None:
+        from mchindex.errors import ImageError
+        from mchindex.images import open_rgb
+
+        if self.of_text or self.like:
+            return None
         path = index[self.query].path if self.of_index else str(self.query)
         try:
-            picture = None if path is None else open_rgb(path)
+            return None if path is None else open_rgb(path)
         except ImageError:
-            picture = None  # the file of an indexed image may no longer exist
-        title = os.path.basename(str(self.query)) or "query"
-        return draw_grid(picture, self.hits, columns, region=self.box, title=title)
+            return None  # the file of an indexed image may no longer exist
 
 
 def _answers(
@@ -305,18 +341,19 @@ def _print(answer: _Answer, titled: bool, first: int) -> None:
         console.print("nothing found")
         return
     with_ids = any(hit.path is not None and hit.path != hit.id for hit in hits)
-    by = "score" if answer.of_text else "distance"  # words have no code, hence no distance
-    table = show.listing("", by, "region", *(("id",) if with_ids else ()), "image")
+    names = ("score", "distance", "region", *(("id",) if with_ids else ()), "image")
+    table = show.listing("", *names)
     for place, hit in enumerate(hits, first):
         cells = (str(hit.id), hit.path or "") if with_ids else (hit.path or str(hit.id),)
-        table.add_row(str(place), _value(hit, by), *map(show.line, (hit.region, *cells)))
+        distance = str(hit.distance) if hit.distance >= 0 else ""  # words have no code
+        table.add_row(
+            str(place), f"{hit.score:.2f}", distance, *map(show.line, (hit.region, *cells))
+        )
     console.print(table)
-    limit = "" if hits.limited_by is None else f" (stopped by --{hits.limited_by})"
-    console.print(f"[dim]{hits.effort()}{limit.replace('_', '-')}[/]")
-
-
-def _value(hit: Hit, by: str) -> str:
-    return f"{hit.score:.2f}" if by == "score" else str(hit.distance)
+    limit = ""
+    if hits.limited_by in ("max_radius", "max_buckets"):
+        limit = f" (stopped by --{hits.limited_by.replace('_', '-')})"
+    console.print(f"[dim]{hits.effort()}{limit}[/]")
 
 
 def _list_words(index: Path) -> int:
@@ -326,13 +363,27 @@ def _list_words(index: Path) -> int:
     return FINE
 
 
-def _check_picture(out: Path) -> None:
-    """Raises ValueError, before the search starts, for a suffix that Pillow cannot write."""
+def _is_page(out: Path | None) -> bool:
+    return out is not None and out.suffix.lower() in (".html", ".htm")
+
+
+def _check_suffix(out: Path) -> None:
+    """Raises ValueError, before the search starts, for a suffix of no page and no drawing."""
     from PIL import Image
 
-    if Image.registered_extensions().get(out.suffix.lower()) not in Image.SAVE:
-        raise ValueError(f"--out {out}: the file name must end in .png, .jpg, .webp …")
+    drawing = Image.registered_extensions().get(out.suffix.lower()) in Image.SAVE
+    if not drawing and not _is_page(out):
+        raise ValueError(f"--out {out}: the file name must end in .png, .jpg, .webp … or .html")
     replaceable(out)
+
+
+def _deliver_page(answers: Sequence[ShownAnswer], out: Path, show_it: bool) -> None:
+    from mchindex.index.page import hits_page
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_file(replaceable(out), hits_page(answers))
+    if show_it:
+        _show(out, "page")
 
 
 def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> None:
@@ -355,8 +406,13 @@ def _deliver(grids: Sequence[Image.Image], out: Path | None, show_it: bool) -> N
         size = f"{picture.width} x {picture.height} pixels"
         raise ValueError(f"--out {file}: the drawing, {size}, cannot be saved: {error}") from None
     write_file(replaceable(file), content.getvalue())
-    if show_it and not _opened(file):
-        say(f"there is no desktop to show the picture on: it is in {file}")
+    if show_it:
+        _show(file, "picture")
+
+
+def _show(file: Path, what: str) -> None:
+    if not _opened(file):
+        say(f"there is no desktop to show the {what} on: it is in {file}")
 
 
 def _opened(file: Path) -> bool:

@@ -6,7 +6,7 @@ some of them. Each writes one HTML page.
 """
 
 from mchindex.demo.buckets import BucketsNeeded
-from mchindex.demo.examples import ExampleHit, ExampleQuery
+from mchindex.demo.examples import ExampleAnswer, ExampleHit, ExampleQuery
 from mchindex.demo.photos import PhotosDemo, photos_demo
 from mchindex.demo.scenes import IMAGES, MODEL, PICTURES, ScenesDemo, scenes_demo
 
@@ -15,6 +15,7 @@ __all__ = [
     "MODEL",
     "PICTURES",
     "BucketsNeeded",
+    "ExampleAnswer",
     "ExampleHit",
     "ExampleQuery",
     "PhotosDemo",

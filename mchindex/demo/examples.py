@@ -12,9 +12,16 @@ from numpy.typing import NDArray
 from mchindex.index import MCHIndex
 from mchindex.index.results import Hit, Hits
 from mchindex.regions import Box
+from mchindex.storage.records import Id
 
 QUERIES = 6  # on a page
 HITS = 6  # per query
+RANKED = {  # how hits are ranked, in words
+    "base": "one code per image, nearest first",
+    "code": "several codes per image (MCH), nearest first",
+    "best": "MCH with fine codes, best match first",
+    "fine": "MCH, by fine codes alone",
+}
 
 
 @dataclass(frozen=True)
@@ -32,15 +39,22 @@ class ExampleHit:
 
 
 @dataclass(frozen=True)
+class ExampleAnswer:
+    """The hits of an example query, ranked in one way."""
+
+    title: str  # how they are ranked
+    effort: str  # of the search
+    hits: list[ExampleHit]
+
+
+@dataclass(frozen=True)
 class ExampleQuery:
     """A query on the page, with its hits."""
 
     name: str
     path: str | None
     classes: tuple[str, ...] | None  # None: there are no labels
-    hits: list[ExampleHit]
-    buckets: int  # that the search visited, empty ones included
-    radius: int  # Hamming distance up to which it searched
+    answers: list[ExampleAnswer]
 
 
 def by_region(hit: Hit) -> bool:
@@ -48,15 +62,27 @@ def by_region(hit: Hit) -> bool:
     return hit.region != "whole"
 
 
-def choose(answers: Sequence[Hits]) -> tuple[list[int], int]:
+def choose(answers: Sequence[Hits], *more: Sequence[Hits]) -> tuple[list[int], int]:
     """Numbers of the queries to show, and how many queries have a hit found by a region.
 
-    Those with such a hit come first; if they are too few, others follow. How good the hits are
-    plays no part.
+    Those with such a hit come first; if they are too few, others follow. A query whose list of hits
+    has been shown is passed over while there are others, also if the list is one of `more` answers
+    to the same queries. How good the hits are plays no part.
     """
-    chosen = [q for q, hits in enumerate(answers) if any(map(by_region, hits))]
-    others = [q for q in range(len(answers)) if q not in set(chosen)]
-    return (chosen + others)[:QUERIES], len(chosen)
+    regional = [q for q, hits in enumerate(answers) if any(map(by_region, hits))]
+    with_region = set(regional)
+    order = regional + [q for q in range(len(answers)) if q not in with_region]
+    lists: list[set[tuple[Id, ...]]] = [set() for _ in (answers, *more)]
+    new, again = [], []
+    for q in order:
+        here = [tuple(every[q].ids) for every in (answers, *more)]
+        if any(one in seen for one, seen in zip(here, lists, strict=True)):
+            again.append(q)
+            continue
+        new.append(q)
+        for one, seen in zip(here, lists, strict=True):
+            seen.add(one)
+    return (new + again)[:QUERIES], len(regional)
 
 
 def how_chosen(with_region: int, total: int, what: str, order: str) -> str:
@@ -65,28 +91,29 @@ def how_chosen(with_region: int, total: int, what: str, order: str) -> str:
     if with_region == 0:
         text = (
             f"For none of the {total:,} {what} was one of the {HITS} nearest pictures found "
-            f"by the code of a region. Shown are the first {shown}, {order}."
+            f"by the code of a region. Shown are {shown}, {order}."
         )
     else:
         text = (
-            f"Shown are the first {min(with_region, QUERIES)} {what}, {order}, for which at least "
-            f"one of the {HITS} nearest pictures was found by the code of a region; this holds for "
-            f"{with_region:,} of {total:,}."
+            f"Shown are {shown} {what}, {order}: first those for which at least one of the {HITS} "
+            f"nearest pictures was found by the code of a region, which holds for {with_region:,} "
+            f"of {total:,}."
         )
-        if with_region < shown:
-            text += f" The other {shown - with_region} are the first for which it does not."
-    return text + " No query was chosen for the quality of its hits."
+    return text + (
+        " Queries whose hits are already shown for another one are passed over while there are "
+        "others. No query was chosen for the quality of its hits."
+    )
 
 
-def example_query(
+def example_answer(
+    title: str,
     index: MCHIndex,
     hits: Hits,
     code: NDArray[np.uint8],
-    path: str | None,
     classes: tuple[str, ...] | None = None,
     classes_of: Mapping[str, tuple[str, ...]] | None = None,
-) -> ExampleQuery:
-    """A query with its code and file, and its hits in the index.
+) -> ExampleAnswer:
+    """The hits of a query with this code in an index.
 
     With labels, `classes` are the query's and `classes_of` those of every image by its id.
     """
@@ -105,5 +132,8 @@ def example_query(
         if classes is not None and classes_of is not None:
             shared = tuple(c for c in classes if c in classes_of[str(hit.id)])
         examples.append(ExampleHit(hit, whole, box, shared))
-    name = "" if path is None else Path(path).stem
-    return ExampleQuery(name, path, classes, examples, hits.buckets, hits.radius)
+    return ExampleAnswer(title, hits.effort(), examples)
+
+
+def name_of(path: str | None) -> str:
+    return "" if path is None else Path(path).stem

@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from mchindex.demo.examples import HITS, ExampleQuery, choose, example_query, how_chosen
+from mchindex.demo.examples import (
+    HITS,
+    RANKED,
+    ExampleQuery,
+    choose,
+    example_answer,
+    how_chosen,
+    name_of,
+)
 from mchindex.demo.page import photos_page
 from mchindex.files import write_file
 from mchindex.index import MCHIndex
@@ -138,7 +146,11 @@ def _examples(
     examples = []
     for q in chosen:
         stored = index[tried[q]]
-        examples.append(example_query(index, answers[q], stored.codes[0], stored.path))
+        rows = [(RANKED[answers[q].rank], answers[q])]
+        if answers[q].rank != "code":
+            rows.append((RANKED["code"], index.search(id=tried[q], k=HITS, rank="code")))
+        every = [example_answer(title, index, hits, stored.codes[0]) for title, hits in rows]
+        examples.append(ExampleQuery(name_of(stored.path), stored.path, None, every))
     order_words = f"in random order (seed {seed})"
     return examples, how_chosen(with_region, len(tried), "pictures", order_words)
 

@@ -28,13 +28,16 @@ from mchindex.demo.buckets import (
 )
 from mchindex.demo.examples import (
     HITS,
+    RANKED,
     ExampleQuery,
     by_region,
     choose,
-    example_query,
+    example_answer,
     how_chosen,
+    name_of,
 )
 from mchindex.demo.page import scenes_page
+from mchindex.demo.parts import PartsFound, find_parts
 from mchindex.demo.photos import PHOTOS_INDEX, PHOTOS_PAGE
 from mchindex.evaluation import Codes, Evaluation, evaluate
 from mchindex.files import read_file, write_file
@@ -46,11 +49,22 @@ from mchindex.progress import Progress, Step, part_of, silent
 from mchindex.training import TrainingOptions, train_model
 
 IMAGES, LEAST_IMAGES = 4000, 100
-SIDE = 128  # pixels of a drawn picture: twice what the network takes, for people to look at
+SIDE = 128  # pixels of a drawn picture
 COMPARED = (1, 10, 100)  # buckets visited with MCH, for which the base method's need is reported
 STAMP, PICTURES, MODEL, PAGE = "demo.json", "pictures", "model", "index.html"
 INDEXES = {"base": "base.mch", "mch": "mch.mch"}
-SETTINGS = TrainingOptions(method="dch", bits=32, backbone="small")
+SHOWN = ("best", "code", "base")  # for each example query
+# Regions are crops, so that a part of a picture as a query has the features of the stored region:
+# features pooled from the map of a whole drawing depend too much on its scale.
+SETTINGS = TrainingOptions(
+    method="hashnet",
+    bits=32,
+    backbone="efficientnet-lite0",
+    size=96,
+    regions="crops",
+    crops=4,
+    agent_settings={"steps": 300},
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,15 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class FirstHits:
+    """The first hits of all queries, by how they are ranked; see `RANKED`."""
+
+    shares: dict[str, float]  # of the hits, those that have a class in common with the query
+    lists: dict[str, int]  # how many different lists the queries get
+    chance: float  # the share of all pictures that have a class in common with a query
+
+
+@dataclass(frozen=True)
 class ScenesDemo:
     """What the demo measured on drawn pictures: one code per image (base) and several (MCH)."""
 
@@ -79,8 +102,10 @@ class ScenesDemo:
     mch: Evaluation
     curves: dict[str, list[list[float]]]  # [buckets visited, F1], of "base" and "mch"
     buckets_needed: list[BucketsNeeded]
+    first: FirstHits
     examples: list[ExampleQuery]
     how_chosen: str  # the examples
+    parts: PartsFound
     commands: list[str]  # worth trying next
     seconds: dict[str, float]  # by stage
     reused: bool  # whether the model is from an earlier run
@@ -174,7 +199,7 @@ def scenes_demo(
     classes_of = dict(zip(files["database"], _classes(dataset, "database"), strict=True))
     with contextlib.ExitStack() as stack:
         indexes = {}
-        for name, one in (("base", replace(model, policy=None)), ("mch", model)):
+        for name, one in (("base", replace(model, policy=None, fine=None)), ("mch", model)):
             indexes[name] = stack.enter_context(MCHIndex.open(out / INDEXES[name], one))
             indexes[name].add(
                 files["database"],
@@ -191,25 +216,30 @@ def scenes_demo(
             for part, (name, index) in enumerate(indexes.items())
         }
         clock.lap("evaluation")
-        examples, chosen = _examples(indexes, codes, dataset, files["query"], classes_of)
+        first, examples, chosen = _examples(indexes, codes, dataset, files["query"], classes_of)
+        parts = find_parts(indexes["mch"], files["database"], seed)
+        clock.lap("examples")
     base, mch = results["base"], results["mch"]
     demo = ScenesDemo(
         out=out,
         page=out / PAGE,
         about=(
             f"mchindex drew {images:,} pictures (seed {seed}), each with one to four shapes "
-            f"from {len(CLASSES)} classes, and trained a small network and a hashing method "
-            f"({type(model.method).__name__}, {model.bits}-bit codes) from scratch on "
-            f"{model.about['images']:,} of them. Another {len(codes):,} serve as queries. The same "
-            "model fills two indexes: the base index with one code per image, the MCH index with "
-            "several."
+            f"from {len(CLASSES)} classes, and trained a hashing method "
+            f"({type(model.method).__name__}, {model.bits}-bit codes) on {model.about['images']:,} "
+            f"of them, with the features of the network {model.backbone.name}"
+            f"{', which was trained on photographs' if model.pretrained else ''}. Another "
+            f"{len(codes):,} serve as queries. The same model fills two indexes: the base index "
+            "with one code per image, the MCH index with several."
         ),
         base=base,
         mch=mch,
         curves={name: without_flat_end(result.f1_buckets) for name, result in results.items()},
         buckets_needed=[buckets_needed(base.f1_buckets, mch.f1_buckets, n) for n in COMPARED],
+        first=first,
         examples=examples,
         how_chosen=chosen,
+        parts=parts,
         commands=_commands(out, examples[0]),
         seconds=clock.laps,
         reused=reused,
@@ -315,36 +345,62 @@ def _examples(
     dataset: Dataset,
     files: Sequence[str],
     classes_of: Mapping[str, tuple[str, ...]],
-) -> tuple[list[ExampleQuery], str]:
-    """The example queries, and how they were chosen and how they compare with all queries."""
-    answers = {name: index.search_codes(codes, HITS) for name, index in indexes.items()}
+) -> tuple[FirstHits, list[ExampleQuery], str]:
+    """The first hits of all queries, the example queries, and how these were chosen."""
+    answers = {
+        "base": indexes["base"].search_codes(codes, HITS),
+        "code": indexes["mch"].search_codes(codes, HITS),
+        "best": indexes["mch"].search(files, HITS, rank="best"),
+        "fine": indexes["mch"].search(files, HITS, rank="fine"),
+    }
     classes = _classes(dataset, "query")
 
     def relevant(hits: Iterable[Hit], query: int) -> list[bool]:
         return [bool(set(classes[query]) & set(classes_of[str(hit.id)])) for hit in hits]
 
     share = {
-        name: np.mean([r for q, hits in enumerate(every) for r in relevant(hits, q)])
+        name: float(np.mean([r for q, hits in enumerate(every) for r in relevant(hits, q)]))
         for name, every in answers.items()
     }
     of_regions = [
-        r for q, hits in enumerate(answers["mch"]) for r in relevant(filter(by_region, hits), q)
+        r for q, hits in enumerate(answers["best"]) for r in relevant(filter(by_region, hits), q)
     ]
-    chosen, with_region = choose(answers["mch"])
+    chosen, with_region = choose(*(answers[name] for name in SHOWN))
     examples = [
-        example_query(indexes["mch"], answers["mch"][q], codes[q], files[q], classes[q], classes_of)
+        ExampleQuery(
+            name_of(files[q]),
+            files[q],
+            classes[q],
+            [
+                example_answer(
+                    RANKED[name], indexes["base" if name == "base" else "mch"], answers[name][q],
+                    codes[q], classes[q], classes_of,
+                )
+                for name in SHOWN
+            ],
+        )
         for q in chosen
-    ]
-    here = [bool(example.shared_classes) for query in examples for example in query.hits]
+    ]  # fmt: skip
+    here = [bool(hit.shared_classes) for query in examples for hit in query.answers[0].hits]
     text = (
         f"{how_chosen(with_region, len(codes), 'queries', 'in order of their names')} "
-        f"{sum(here)} of the {len(here)} hits shown are relevant. Over all {len(codes):,} queries, "
-        f"{share['mch']:.1%} of the first {HITS} hits are relevant with MCH, and "
-        f"{share['base']:.1%} with one code per image"
+        f"{sum(here)} of the {len(here)} hits shown as best matches share a class with their query"
     )
     if of_regions:
-        text += f"; of the {len(of_regions):,} found by a region, {np.mean(of_regions):.1%} are"
-    return examples, text + "."
+        text += (
+            f". Over all queries, {np.mean(of_regions):.1%} of the {len(of_regions):,} best "
+            "matches found by a region do"
+        )
+    lists = {name: len({tuple(hits.ids) for hits in every}) for name, every in answers.items()}
+    return FirstHits(share, lists, _chance(dataset)), examples, text + "."
+
+
+def _chance(dataset: Dataset) -> float:
+    """The share of pairs of a query and a picture that have a class in common."""
+    queries, others = (
+        dataset.labels[dataset.splits[name]].astype(np.float32) for name in ("query", "database")
+    )
+    return float((queries @ others.T > 0).mean())
 
 
 def _commands(out: Path, example: ExampleQuery) -> list[str]:

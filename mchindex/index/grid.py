@@ -37,7 +37,8 @@ def draw_grid(
     region: PixelBox | None = None,
     title: str = "query",
 ) -> Image.Image:
-    """Draws a query and its hits, each with its distance and its region, which is framed.
+    """Draws a query and its hits, each with its score, its distance and its region, which is
+    framed.
 
     Reads the hits' pictures from their paths; a hit whose picture cannot be read gets a grey tile.
     `region` is the part of the query that was searched for, in pixels, and `title` is the text
@@ -91,8 +92,8 @@ def below_each_other(grids: Sequence[Image.Image]) -> Image.Image:
 
 
 def _hit_tile(hit: Hit, side: int) -> Tile:
-    match = f"distance {hit.distance}" if hit.distance >= 0 else f"score {hit.score:.2f}"
-    caption = (match, hit.region)
+    distance = "" if hit.distance < 0 else f", distance {hit.distance}"  # words have no code
+    caption = (f"score {hit.score:.2f}", hit.region + distance)
     if hit.path is None:
         return Tile(None, caption)
     try:

@@ -36,7 +36,8 @@ width="{{ tile.width }}" height="{{ tile.height }}">
 <div style="width:{{ side }}px;height:{{ side }}px;background:#8882;display:grid;\
 place-items:center">no picture</div>
 {%- endif %}
-<figcaption><b>{{ tile.distance }}</b> {{ tile.region }}<br>{{ tile.name }}</figcaption>
+<figcaption><b>{{ tile.score }}</b> {{ tile.region }}, \
+distance {{ tile.distance }}<br>{{ tile.name }}</figcaption>
 </figure>
 {%- endfor %}
 </div>
@@ -46,7 +47,7 @@ place-items:center">no picture</div>
 
 
 def hits_html(hits: Hits) -> str:
-    """One figure per hit: the picture with its region framed, the distance and the name."""
+    """One figure per hit: the picture with its region framed, the score and the name."""
     tiles = [_tile(hit) for hit in hits[:MOST]]
     return _GRID.render(total=len(hits), effort=hits.effort(), tiles=tiles, side=SIDE)
 
@@ -55,6 +56,7 @@ def _tile(hit: Hit) -> dict[str, Any]:
     tile: dict[str, Any] = {
         "title": str(hit.id),
         "name": os.path.basename(str(hit.id)) or str(hit.id),
+        "score": f"{hit.score:.2f}",
         "distance": hit.distance,
         "region": hit.region,
     }

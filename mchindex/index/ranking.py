@@ -82,6 +82,7 @@ def ranked(
         exact,
         buckets.n_codes,
         rank,
+        found.similarities,
     )
 
 

@@ -29,12 +29,14 @@ class Hit:
     path: str | None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     score: float = 0.0  # how well it matches, from 0 to 1
+    similarity: float | None = None  # of the region's fine code, at most 1; None if ranked by code
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-compatible values."""
         return {
             "id": self.id,
             "score": self.score,
+            "similarity": self.similarity,
             "distance": self.distance,
             "region": self.region,
             "box": None if self.box is None else list(self.box),
@@ -140,6 +142,7 @@ class Found:
     exact: NDArray[np.bool_]
     codes: int
     rank: Rank = "code"
+    similarities: NDArray[np.float32] | None = None  # (queries, k), of fine codes
 
     @classmethod
     def of(cls, result: SearchResult, codes: int, bits: int) -> Found:
@@ -165,6 +168,7 @@ class Found:
             distances=self.distances[:, columns],
             regions=self.regions[:, columns],
             scores=self.scores[:, columns],
+            similarities=None if self.similarities is None else self.similarities[:, columns],
         )
 
 

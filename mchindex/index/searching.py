@@ -252,21 +252,25 @@ class Searcher:
     def _read(self, found: Found) -> list[list[Hit]]:
         """Reads the records of hits; returns one list per query."""
         rows = self._store.rows(np.unique(found.keys[found.keys >= 0]).tolist())
-        columns = (found.keys, found.regions, found.distances, found.scores)
+        similar = np.full_like(found.scores, np.nan)
+        if found.similarities is not None:
+            similar = found.similarities
+        columns = (found.keys, found.regions, found.distances, found.scores, similar)
         return [
             [
-                self._hit(rows[key], region, distance, score)
-                for key, region, distance, score in zip(*line, strict=True)
+                self._hit(rows[key], *columns)
+                for key, *columns in zip(*line, strict=True)
                 if key in rows
             ]
             for line in zip(*(column.tolist() for column in columns), strict=True)
         ]
 
-    def _hit(self, row: Row, region: int, distance: int, score: float) -> Hit:
+    def _hit(self, row: Row, region: int, distance: int, score: float, similarity: float) -> Hit:
         identity = self._identity
         box = identity.region_box(region, row.width, row.height)
         name = identity.region_name(region)
-        return Hit(row.id, distance, name, box, row.path, _metadata(row), round(score, 4))
+        similar = None if math.isnan(similarity) else round(similarity, 4)
+        return Hit(row.id, distance, name, box, row.path, _metadata(row), round(score, 4), similar)
 
 
 def _by_code(table: BucketTable, codes: NDArray[np.uint8], k: int, budget: Budget) -> Found:

@@ -19,14 +19,17 @@ from mchindex.cli import run
 from mchindex.datasets import open_dataset
 from mchindex.demo import BucketsNeeded, ScenesDemo, photos_demo, scenes_demo
 from mchindex.demo.buckets import bucket_counts, buckets_needed, without_flat_end
-from mchindex.demo.examples import HITS, QUERIES
+from mchindex.demo.examples import HITS, QUERIES, RANKED, choose
 from mchindex.demo.page import scenes_page
-from mchindex.demo.scenes import SETTINGS
+from mchindex.demo.scenes import SETTINGS, SHOWN
+from mchindex.index.results import Hit, Hits
 from mchindex.models import MCHModel
 from mchindex.progress import Step
 
 TINY = replace(
     SETTINGS,
+    backbone="small",
+    size=None,
     crops=2,
     backbone_settings={"epochs": 2},
     settings={"epochs": 3},
@@ -113,43 +116,109 @@ def test_figures_are_of_what_the_indexes_hold(done: ScenesDemo) -> None:
     assert done.buckets_needed[0].f1 == pytest.approx(done.mch.f1_own)
 
 
-def test_examples_are_chosen_as_the_page_says(done: ScenesDemo) -> None:
+def answers_of(done: ScenesDemo) -> tuple[list[str], dict[str, list[Hits]]]:
+    """The names of all queries, and what each of them finds, by how hits are ranked."""
     dataset = open_dataset(str(done.out / "pictures"))
     names = [dataset.images.name(i) for i in dataset.splits["query"].tolist()]
-    model = MCHModel.load(done.out / "model")
-    with_region = []
-    with MCHIndex.open(done.out / "mch.mch") as index:
-        for name in names:
-            path = done.out / "pictures" / "images" / name
-            hits = index.search_codes(model.encode_query([path])[0], HITS)
-            if any(hit.region != "whole" for hit in hits):
-                with_region.append(Path(name).stem)
-    assert with_region
-    assert [q.name for q in done.examples][: len(with_region)] == with_region[:QUERIES]
-    assert len(done.examples) == QUERIES
-    assert f"this holds for {len(with_region)} of {len(names)}" in done.how_chosen
+    files = [done.out / "pictures" / "images" / name for name in names]
+    codes = MCHModel.load(done.out / "model").encode_query(files)
+    with (
+        MCHIndex.open(done.out / "base.mch") as base,
+        MCHIndex.open(done.out / "mch.mch") as index,
+    ):
+        found = {
+            "base": [base.search_codes(code, HITS) for code in codes],
+            "code": [index.search_codes(code, HITS) for code in codes],
+            "best": [index.search(file, HITS, rank="best") for file in files],
+            "fine": [index.search(file, HITS, rank="fine") for file in files],
+        }
+        return [Path(name).stem for name in names], found
+
+
+def test_examples_are_chosen_as_the_page_says(done: ScenesDemo) -> None:
+    names, found = answers_of(done)
+    regional = [any(hit.region != "whole" for hit in hits) for hits in found["best"]]
+    order = sorted(range(len(names)), key=lambda q: not regional[q])
+    new: list[int] = []
+    for q in order:
+        if all(found[rank][q].ids != found[rank][p].ids for rank in SHOWN for p in new):
+            new.append(q)
+    chosen = (new + [q for q in order if q not in new])[:QUERIES]
+    assert [query.name for query in done.examples] == [names[q] for q in chosen]
+    assert f"which holds for {sum(regional)} of {len(names)}" in done.how_chosen
+    for q, query in zip(chosen, done.examples, strict=True):
+        for rank, answer in zip(SHOWN, query.answers, strict=True):
+            assert [example.hit.id for example in answer.hits] == found[rank][q].ids
+
+
+def test_a_list_of_hits_is_shown_once_while_there_are_others() -> None:
+    def hits(*ids: int) -> Hits:
+        return Hits(tuple(Hit(i, 0, "whole", None, None) for i in ids), 1, 0, 1, True)
+
+    lists = [hits(1), hits(1), hits(2), hits(3), hits(2)]
+    others = [hits(7), hits(8), hits(9), hits(7), hits(7)]
+    assert choose(lists) == ([0, 2, 3, 1, 4], 0)
+    assert choose(lists, others) == ([0, 2, 1, 3, 4], 0)
+
+
+def test_shares_of_the_first_hits(done: ScenesDemo) -> None:
+    dataset = open_dataset(str(done.out / "pictures"))
+    labels = dataset.labels[dataset.splits["query"]]
+    _, found = answers_of(done)
+    for rank, every in found.items():
+        right = [
+            bool(set(np.array(dataset.classes)[row]) & set(hit.metadata["classes"]))
+            for row, hits in zip(labels, every, strict=True)
+            for hit in hits
+        ]
+        assert done.first.shares[rank] == pytest.approx(np.mean(right))
+        assert done.first.lists[rank] == len({tuple(hits.ids) for hits in every})
+
+
+def test_parts_find_their_pictures(done: ScenesDemo) -> None:
+    """Even a network that has hardly been trained tells one picture's pixels from another's."""
+    parts = done.parts
+    assert parts.parts == 100
+    assert parts.first["fine"] > 0.8 > 0.5 > parts.first["code"]
+    for rank, share in parts.first.items():
+        assert share <= parts.among[rank]
+    for part in parts.examples:
+        assert part.found == tuple(hit.hit.id == part.path for hit in part.answer.hits)
 
 
 def test_hits_on_the_page(done: ScenesDemo) -> None:
     for query in done.examples:
-        assert len(query.hits) == HITS
         assert query.classes
-        for example in query.hits:
-            assert example.whole_distance is not None
-            assert example.whole_distance >= example.hit.distance
-            assert example.by_region or example.whole_distance == example.hit.distance
-            classes = example.hit.metadata["classes"]
-            assert example.shared_classes == tuple(c for c in query.classes if c in classes)
-            assert example.box is not None
-            if not example.by_region:
-                assert example.box == (0, 0, 1, 1)
+        for rank, answer in zip(SHOWN, query.answers, strict=True):
+            assert len(answer.hits) == HITS
+            for example in answer.hits:
+                assert example.whole_distance is not None
+                assert example.whole_distance >= example.hit.distance
+                if rank != "best":
+                    assert example.by_region or example.whole_distance == example.hit.distance
+                classes = example.hit.metadata["classes"]
+                assert example.shared_classes == tuple(c for c in query.classes if c in classes)
+                assert example.box is not None
+                if not example.by_region:
+                    assert example.box == (0, 0, 1, 1)
 
 
 def test_page_of_the_scenes(done: ScenesDemo) -> None:
     read = check_alone(done.page.read_text("utf-8"))
-    assert len(read.all("img")) == QUERIES * (1 + HITS)
+    answers = [answer for query in done.examples for answer in query.answers]
+    shown = [part.answer for part in done.parts.examples]
+    assert len(answers) == QUERIES * len(SHOWN)
+    assert len(shown) == 3
+    assert len(read.all("img")) == QUERIES + 3 + HITS * (len(answers) + len(shown))
     boxes = [a for a in read.all("span") if a.get("class") == "box"]
-    assert len(boxes) == sum(hit.by_region for query in done.examples for hit in query.hits)
+    framed = sum(hit.by_region for answer in [*answers, *shown] for hit in answer.hits)
+    assert len(boxes) == framed + len(shown)
+    for rank, share in done.first.shares.items():
+        assert f"{RANKED[rank]} {100 * share:.1f} % {done.first.lists[rank]}" in read.words
+    for rank, share in done.parts.first.items():
+        assert (
+            f"{RANKED[rank]} {100 * share:.0f} % {100 * done.parts.among[rank]:.0f} %" in read.words
+        )
     for name in ("r0", "p0", "map", "f1_own", "anhc"):
         assert f"{getattr(done.base, name):.4f}" in read.words
         assert f"{getattr(done.mch, name):.4f}" in read.words
@@ -238,12 +307,13 @@ def test_photos(done: ScenesDemo, tmp_path: Path) -> None:
     assert (first.added, first.unchanged, len(first.failed)) == (40, 0, 1)
     assert first.images_per_second is not None
     read = check_alone(first.page.read_text("utf-8"))
-    assert len(read.all("img")) == QUERIES * (1 + HITS)
+    assert len(read.all("img")) == QUERIES * (1 + 2 * HITS)
     assert "a&b <" in read.words
     assert first.how_chosen in read.words
     assert read.words.count("could not be read") == 1
     for query in first.examples:
-        assert query.path not in [example.hit.path for example in query.hits]
+        for answer in query.answers:
+            assert query.path not in [example.hit.path for example in answer.hits]
 
     (photos / "deep" / "a&b <7>.jpg").unlink()
     second = photos_demo(photos, out, seed=3)  # the index knows its model
@@ -268,7 +338,7 @@ def test_two_photos_are_enough_and_one_is_not(done: ScenesDemo, tmp_path: Path) 
     picture(2, 60, 90).save(photos / "2.png")
     found = photos_demo(photos, tmp_path / "out", model=model)
     assert sorted(q.name for q in found.examples) == ["1", "2"]
-    assert [len(q.hits) for q in found.examples] == [1, 1]
+    assert [len(answer.hits) for q in found.examples for answer in q.answers] == [1, 1, 1, 1]
 
 
 def test_command(
@@ -319,3 +389,7 @@ def test_the_whole_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     printed = " ".join(capsys.readouterr().out.split())
     assert "On 400 queries against 3,600 images, MCH is better in R@H=0" in printed
     assert "On 400 queries against 3,600 images" in read.words
+    done = scenes_demo(tmp_path / "demo")
+    assert done.first.shares["best"] >= 0.9
+    assert done.first.lists["best"] == 400
+    assert done.parts.first["best"] >= 0.9

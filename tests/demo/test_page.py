@@ -9,10 +9,11 @@ import pytest
 
 from helpers.html import Reader, check_alone
 from helpers.pictures import picture
-from mchindex.demo import BucketsNeeded, ExampleHit, ExampleQuery, PhotosDemo
-from mchindex.demo.page import page_picture, photos_page
+from mchindex.demo import BucketsNeeded, ExampleAnswer, ExampleHit, ExampleQuery, PhotosDemo
+from mchindex.demo.page import photos_page
 from mchindex.demo.plot import VARIABLES, f1_plot
 from mchindex.index.adding import Failure
+from mchindex.index.page import page_picture
 from mchindex.index.results import Hit
 
 AWKWARD = "<u>&amp;\"'<main>.jpg"
@@ -42,13 +43,14 @@ def test_names_of_pictures_cannot_change_the_page(tmp_path: Path) -> None:
     folder.mkdir()
     path = folder / AWKWARD
     picture(1, 300, 200).save(path, "JPEG")
-    hit = Hit(str(path), 3, "top-left", (0, 0, 150, 100), str(path))
+    hit = Hit(str(path), 3, "top-left", (0, 0, 150, 100), str(path), score=0.25)
     hits = [
         ExampleHit(hit, 9, (0.0, 0.0, 0.5, 0.5), ("<star>",)),
         ExampleHit(hit, 9, (0.0, 0.0, 0.5, 0.5), ()),
         ExampleHit(Hit(str(folder / "gone.jpg"), 4, "whole", None, None), 4, None, None),
     ]
-    query = ExampleQuery(path.stem, str(path), ("<star>", "a&b"), hits, 2300, 7)
+    answer = ExampleAnswer("by <i>luck</i>", "2,300 buckets", hits)
+    query = ExampleQuery(path.stem, str(path), ("<star>", "a&b"), [answer])
     read = check_alone(photos_page(photos(folder, [query])))
     assert not {"i", "u"} & {name for name, _ in read.seen}
     for text in ("first & only <rule>", "<star>", "a&b", f"in {folder}", path.stem):
@@ -56,20 +58,19 @@ def test_names_of_pictures_cannot_change_the_page(tmp_path: Path) -> None:
     assert f"mch search '{path}'" in read.words
     assert "✓ <star>" in read.words
     assert "✗ no common class" in read.words
-    assert "not available" in read.words
-    assert "distance 3 top-left (whole image: 9)" in read.words
-    assert "distance 4 whole image gone.jpg" in read.words
-    assert "search radius 7 2,300 buckets visited" in read.words
+    assert "no picture" in read.words
+    assert "score 0.25, distance 3 top-left (whole image: 9)" in read.words
+    assert "score 0.00, distance 4 whole image gone.jpg" in read.words
+    assert "by <i>luck</i> (2,300 buckets)" in read.words
     boxes = [a["style"] for a in read.all("span") if a.get("class") == "box"]
     assert boxes == ["left:0.00%;top:0.00%;width:50.00%;height:50.00%"] * 2
 
 
 def test_pictures_keep_their_shape(tmp_path: Path) -> None:
     picture(3, 20, 40).save(tmp_path / "tall.png")
-    query = ExampleQuery("tall", str(tmp_path / "tall.png"), None, [], 1, 0)
+    query = ExampleQuery("tall", str(tmp_path / "tall.png"), None, [])
     read = check_alone(photos_page(photos(tmp_path, [query])))
     assert [a["style"] for a in read.all("div") if a.get("class") == "picture"] == ["width:50.00%"]
-    assert "1 bucket visited" in read.words
 
 
 def test_thumbnails_are_small(tmp_path: Path) -> None:
