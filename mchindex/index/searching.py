@@ -144,7 +144,7 @@ class Searcher:
                 f"{self._store.name} cannot be searched by words: {images} have no fine codes; "
                 "add them once more with again=True"
             )
-        select = self._selection(limits.get("filter"), limits.get("allowed"), None)
+        select = self._selection(limits.get("filter"), limits.get("allowed"), ())
 
         def find(tables: Tables, chosen: _Selected | None) -> Found:
             assert tables.fine is not None

@@ -296,13 +296,13 @@ def test_an_index_of_format_2_gives_the_same_answers(
     )
     with MCHIndex.open(second / "photos.mch", create=False) as index:
         assert index._live._snapshot_at > 0  # the snapshot and its fine codes are used
-        answers = index._searcher.search(asked, 5, None, rank=rank)
+        answers = index._searcher.search(asked, 5, (), rank=rank)
         assert [as_rows(hits) for hits in answers] == EXPECTED_2[rank]
     assert verify(second / "photos.mch").problems == []
     model = second / "photos.mch/model"
     import_index(second / "photos.jsonl.gz", tmp_path / "new.mch", model=model)
     with MCHIndex.open(tmp_path / "new.mch") as index:
-        answers = index._searcher.search(asked, 5, None, rank=rank)
+        answers = index._searcher.search(asked, 5, (), rank=rank)
         assert [as_rows(hits) for hits in answers] == EXPECTED_2[rank]
 
 

@@ -225,11 +225,11 @@ def test_candidates_find_what_an_exhaustive_ranking_finds(monkeypatch: pytest.Mo
     asked = Query(
         codes[picked], ((np.unpackbits(fine[picked, 0], axis=1) * 2.0 - 1) + near).astype("f4")
     )
-    exact = index._searcher.search(asked, 10, None, rank="best")
+    exact = index._searcher.search(asked, 10, (), rank="best")
     assert all(hits.exact for hits in exact)
     for name, value in {"ALL": 100, "CANDIDATES": 300, "NEAR": 64, "PROBES": 4}.items():
         monkeypatch.setattr(ranking, name, value)
-    found = index._searcher.search(asked, 10, None, rank="best")
+    found = index._searcher.search(asked, 10, (), rank="best")
     shares = [len({*one.ids} & {*other.ids}) / 10 for one, other in zip(exact, found, strict=True)]
     assert np.mean(shares) > 0.95
     assert all(one.ids[0] == other.ids[0] for one, other in zip(exact, found, strict=True))
@@ -240,10 +240,10 @@ def test_candidates_find_what_an_exhaustive_ranking_finds(monkeypatch: pytest.Mo
     # One batch or several, one thread or several: the same.
     for i in range(5):
         one = Query(asked.codes[[i]], asked.fine[[i]])  # type: ignore[index]
-        alone = index._searcher.search(one, 10, None, rank="best", threads=1)[0]
+        alone = index._searcher.search(one, 10, (), rank="best", threads=1)[0]
         assert ids_and_scores(alone) == ids_and_scores(found[i])
     allowed = list(range(0, 3000, 7))
-    some = index._searcher.search(asked, 10, None, rank="best", allowed=allowed)
+    some = index._searcher.search(asked, 10, (), rank="best", allowed=allowed)
     assert all(int(id) % 7 == 0 for hits in some for id in hits.ids)
     index.close()
 
@@ -255,7 +255,7 @@ def test_a_copy_with_another_code_is_found_by_its_fine_code(
     for name, value in {"ALL": 100, "CANDIDATES": 20, "NEAR": 64, "PROBES": 8}.items():
         monkeypatch.setattr(ranking, name, value)
     own = (np.unpackbits(fine[77, 0]) * 2.0 - 1).astype(np.float32)[None]
-    (hits,) = index._searcher.search(Query(~codes[[77]], own), 3, None, rank="best")
+    (hits,) = index._searcher.search(Query(~codes[[77]], own), 3, (), rank="best")
     assert hits.ids[0] == 77
     index.close()
 
