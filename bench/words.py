@@ -215,7 +215,8 @@ def words_of(
 
 
 def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm()
+    unit: Tensor = vector / vector.norm()
+    return unit
 
 
 def _leaves(things: list[Thing]) -> list[set[int]]:
@@ -254,7 +255,9 @@ def _distilled(
     gram, cross = gram / count, cross / count
     gram -= torch.outer(bits, bits) / count**2
     cross -= torch.outer(bits, targets) / count**2
-    return torch.linalg.solve(gram + RIDGE * gram.trace() / len(gram) * torch.eye(len(gram)), cross)
+    ridge = RIDGE * gram.trace() / len(gram) * torch.eye(len(gram))
+    solved: Tensor = torch.linalg.solve(gram + ridge, cross)
+    return solved
 
 
 def _calibrate(

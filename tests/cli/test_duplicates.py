@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from helpers.fine_model import fine_model, write_copies
 from mchindex import MCHIndex
@@ -39,7 +40,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: bool) -> list[str]:
         return answer
 
     monkeypatch.setattr(command, "_can_ask", lambda: True)
-    monkeypatch.setattr(command.typer, "confirm", confirm)
+    monkeypatch.setattr(typer, "confirm", confirm)
     return asked
 
 

@@ -17,10 +17,10 @@ import mchindex.index.inputs
 from helpers.indexes import assert_as_fresh, drawn, painted, tiny_model
 from helpers.pictures import encoded
 from mchindex import Added, MCHIndex
-from mchindex.demo.page import page_picture
 from mchindex.errors import ImageError
 from mchindex.images import open_rgb, read_picture
 from mchindex.index.grid import draw_grid
+from mchindex.index.page import page_picture
 from mchindex.regions import in_pixels
 from test_images import STORED
 
