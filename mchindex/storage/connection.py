@@ -7,7 +7,7 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -48,17 +48,14 @@ class Connection:
             if not self._depth:
                 self._db.close()
 
-    def replace(self, connect: Callable[[], sqlite3.Connection]) -> bool:
-        """Uses another connection from now on, unless this thread is using the present one.
-
-        The present one is closed first: a connection without locks that is closed later would give
-        up the locks that the process has on the file.
-        """
+    def replace(self, db: sqlite3.Connection) -> bool:
+        """Uses another connection from now on, unless this thread is using the present one."""
         with self._lock:
             if self._depth or self.closed:
+                db.close()
                 return False
             self._db.close()
-            self._db = connect()
+            self._db = db
             return True
 
 

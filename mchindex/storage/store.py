@@ -177,22 +177,18 @@ class Store:
             return True
         assert self.folder is not None
         assert self._read is not None
-        folder = self.folder
         if not self.is_in_place():
             return False
-
-        def connect() -> sqlite3.Connection:
-            try:
-                write, read = self._live_connections(folder)
-            except sqlite3.OperationalError:
-                return connection.to_read_still(folder / FILE)
-            self._write, self._still = Connection(write, self.name), None
-            return read
-
-        with named_errors(self.name):
-            replaced = self._read.replace(connect)
-        self._written += replaced  # the new connection may see another state
-        return self._still is None
+        try:
+            write, read = self._live_connections(self.folder)
+        except sqlite3.OperationalError:
+            return False
+        if not self._read.replace(read):
+            write.close()
+            return False
+        self._write, self._still = Connection(write, self.name), None
+        self._written += 1  # the new connections see another state
+        return True
 
     def close(self) -> None:
         """Waits for what other threads are doing with the store; afterwards they get ValueError."""
