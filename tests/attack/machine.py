@@ -487,6 +487,11 @@ class IndexMachine(RuleBasedStateMachine):
             assert fault is not None
             self.index = self._opened(relative)
         self._check()
+        if isinstance(fault, Fault) and fault.calls & OPEN:
+            # SQLite may have opened a file only to be read, and stays with it as long as the index
+            # is open.
+            self.index.close()
+            self.index = self._opened(relative)
 
     @rule(fault=st.none() | BROKEN | FULL)
     def close_on_a_broken_disk(self, fault: Any) -> None:
