@@ -39,7 +39,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: bool) -> list[str]:
         return answer
 
     monkeypatch.setattr(command, "_can_ask", lambda: True)
-    monkeypatch.setattr(command.typer, "confirm", confirm)
+    monkeypatch.setattr("typer.confirm", confirm)
     return asked
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from helpers.fine_model import fine_model, write_copies
 from helpers.small_model import photo
 from mchindex import MCHIndex
-from mchindex.index import discard as discard_file
 from mchindex.index.duplicates import (
     AROUND,
     LEVELS,
@@ -282,7 +281,7 @@ def test_moving_never_overwrites(
         def rename(*paths: Any) -> None:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
-        monkeypatch.setattr(discard_file.os, "rename", rename)
+        monkeypatch.setattr(os, "rename", rename)
     target = tmp_path / "aside"
     target.mkdir()
     (target / "0-saved.jpg").write_bytes(b"mine")
@@ -354,7 +353,7 @@ def test_images_replaced_or_removed_since_are_left_alone(
 ) -> None:
     found = index.duplicates(filter={"first": True})
     index.update(files["0-small.png"])
-    index.remove(files["0-saved.jpg"])
+    index.remove(str(files["0-saved.jpg"]))
     result = index.discard(found, delete=True)
     assert result.deleted == []
     assert all("find them again" in str(failure) for failure in result.failed)
@@ -381,7 +380,7 @@ def test_an_interrupted_move_loses_nothing(
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(discard_file.os, "rename", rename)
+    monkeypatch.setattr(os, "rename", rename)
     content = {file.read_bytes() for file in files.values()}
     before = len(index)
     with pytest.raises(KeyboardInterrupt):
@@ -402,7 +401,7 @@ def test_a_failed_copy_leaves_the_file_and_no_rest(
         target.write(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(discard_file.os, "rename", rename)
+    monkeypatch.setattr(os, "rename", rename)
     monkeypatch.setattr(shutil, "copyfileobj", copy)
     result = index.discard(index.duplicates(), move_to=tmp_path / "aside")
     assert result.moved == {}
@@ -413,6 +412,7 @@ def test_a_failed_copy_leaves_the_file_and_no_rest(
 
 
 def test_discard_needs_one_of_a_folder_and_delete(index: MCHIndex, tmp_path: Path) -> None:
-    for arguments in ({}, {"move_to": tmp_path, "delete": True}):
+    wrong: list[dict[str, Any]] = [{}, {"move_to": tmp_path, "delete": True}]
+    for arguments in wrong:
         with pytest.raises(TypeError, match="either a folder"):
             index.discard(index.duplicates(), **arguments)
