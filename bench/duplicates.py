@@ -4,9 +4,9 @@
     python bench/duplicates.py --data DIR --pseudo 0    # without the time for 100,000 images
 
 Photos that the shipped model was not trained on are indexed as files, together with edits of some
-of the queries among them. Precision is the share of the images besides keepers that come from the same photo as their
-keeper; what the data set itself has twice counts as false, so the record lists these pairs: look at
-them. Recall is the share of the edits that are in the group of their photo.
+of the queries among them. Precision is the share of the images besides keepers that come from the
+same photo as their keeper; what the data set itself has twice counts as false, so the record lists
+these pairs: look at them. Recall is the share of the edits that are in the group of their photo.
 
 The time is measured on pseudo images: random windows of the photos and the regions of each window,
 whose features are pooled from the feature map of the photo.
