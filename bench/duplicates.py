@@ -4,9 +4,9 @@
     python bench/duplicates.py --data DIR --pseudo 0    # without the time for 100,000 images
 
 Photos that the shipped model was not trained on are indexed as files, together with edits of some
-of them. Precision is the share of the images besides keepers that come from the same photo as their
-keeper; what the data set itself has twice counts as false, so the record lists these pairs: look at
-them. Recall is the share of the edits that are in the group of their photo.
+of the queries among them. Precision is the share of the images besides keepers that come from the
+same photo as their keeper; what the data set itself has twice counts as false, so the record lists
+these pairs: look at them. Recall is the share of the edits that are in the group of their photo.
 
 The time is measured on pseudo images: random windows of the photos and the regions of each window,
 whose features are pooled from the feature map of the photo.
@@ -67,10 +67,15 @@ EDITS: Mapping[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def unseen(dataset: Dataset, photos: int, seed: int) -> NDArray[np.int64]:
-    """Images that the shipped models were not trained on, in random order."""
+    """Images that the shipped models were not trained on: queries, then, if there are too few,
+    images of the database.
+
+    The levels were chosen on images of the database, so only queries may be edited.
+    """
     _, rest = parts(dataset, 0)
-    rows = np.concatenate([rest.splits["query"], rest.splits["database"]])
-    return np.random.default_rng(seed).permutation(rows)[:photos]
+    rng = np.random.default_rng(seed)
+    rows = [rng.permutation(rest.splits[split]) for split in ("query", "database")]
+    return np.concatenate(rows)[:photos]
 
 
 def write_files(dataset: Dataset, rows: NDArray[np.int64], edited: int, folder: Path) -> None:
@@ -172,6 +177,8 @@ def main() -> None:
     dataset = open_dataset(args.data)
     model = MCHModel.load(SHIPPED / args.model)
     rows = unseen(dataset, args.photos, args.seed)
+    if args.edited > min(len(rows), len(dataset.splits["query"])):
+        raise SystemExit("there are fewer queries than photos to edit: give a smaller --edited")
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name, MCHIndex(model) as index:
         progress(f"writing {len(rows):,} photos and {len(EDITS)} edits of {args.edited}")

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from helpers.fine_model import fine_model, write_copies
 from mchindex import MCHIndex
@@ -40,7 +39,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: bool) -> list[str]:
         return answer
 
     monkeypatch.setattr(command, "_can_ask", lambda: True)
-    monkeypatch.setattr(typer, "confirm", confirm)
+    monkeypatch.setattr("typer.confirm", confirm)
     return asked
 
 

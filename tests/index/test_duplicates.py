@@ -412,7 +412,7 @@ def test_a_failed_copy_leaves_the_file_and_no_rest(
 
 
 def test_discard_needs_one_of_a_folder_and_delete(index: MCHIndex, tmp_path: Path) -> None:
-    several: tuple[dict[str, Any], ...] = ({}, {"move_to": tmp_path, "delete": True})
-    for arguments in several:
+    wrong: list[dict[str, Any]] = [{}, {"move_to": tmp_path, "delete": True}]
+    for arguments in wrong:
         with pytest.raises(TypeError, match="either a folder"):
             index.discard(index.duplicates(), **arguments)
