@@ -26,6 +26,7 @@ check: $(VENV)/installed $(VENV)/test $(VENV)/bench $(VENV)/dev
 	$(BIN)/lint-imports
 	$(BIN)/stubtest mchindex._core --mypy-config-file pyproject.toml --allowlist tests/stubtest.allow
 	$(BIN)/python bench/readme.py --check
+	$(BIN)/python bench/hits.py --check
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .

@@ -58,7 +58,7 @@ class ExampleQuery:
 
 
 def by_region(hit: Hit) -> bool:
-    """Whether a region's code was nearest, rather than that of the whole image."""
+    """Whether a region matched best, rather than the whole image."""
     return hit.region != "whole"
 
 
@@ -90,14 +90,13 @@ def how_chosen(with_region: int, total: int, what: str, order: str) -> str:
     shown = min(QUERIES, total)
     if with_region == 0:
         text = (
-            f"For none of the {total:,} {what} was one of the {HITS} nearest pictures found "
-            f"by the code of a region. Shown are {shown}, {order}."
+            f"For none of the {total:,} {what} was one of the first {HITS} hits found by a region. "
+            f"Shown are {shown}, {order}."
         )
     else:
         text = (
-            f"Shown are {shown} {what}, {order}: first those for which at least one of the {HITS} "
-            f"nearest pictures was found by the code of a region, which holds for {with_region:,} "
-            f"of {total:,}."
+            f"Shown are {shown} {what}, {order}: first those for which at least one of the first "
+            f"{HITS} hits was found by a region, which holds for {with_region:,} of {total:,}."
         )
     return text + (
         " Queries whose hits are already shown for another one are passed over while there are "

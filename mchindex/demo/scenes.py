@@ -407,7 +407,7 @@ def _commands(out: Path, example: ExampleQuery) -> list[str]:
     query = out / PICTURES / "images" / "query" / Path(str(example.path)).name
     index = shlex.quote(str(out / INDEXES["mch"]))
     return [
-        f"mch search {shlex.quote(str(query))} --index {index}",
+        f"mch search {shlex.quote(str(query))} --index {index} --out hits.html",
         "mch demo --photos ~/Pictures",
         "mch add ~/Pictures",
     ]
