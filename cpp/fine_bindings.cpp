@@ -43,7 +43,9 @@ std::unique_ptr<FineTable> make(const py::object& bits, const py::object& fine_b
 void add(FineTable& table, const py::object& keys, const py::object& fine, const py::object& counts,
          const py::object& codes, const py::object& cells) {
     Ids k = integers(keys, "keys"), count = integers(counts, "counts");
-    Bytes f = Bytes(as_array(fine, "fine")), c = packed_codes(codes, table.bits(), "codes");
+    const py::array given = as_array(fine, "fine");
+    if (!py::isinstance<py::array_t<uint8_t>>(given)) throw py::type_error("fine must be a uint8 array");
+    Bytes f = Bytes(given), c = packed_codes(codes, table.bits(), "codes");
     const py::ssize_t n = k.size(), width = table.fine_bits() / 8;
     if (k.ndim() != 1 || count.ndim() != 1 || count.size() != n || f.ndim() != 3 || f.shape(0) != n ||
         f.shape(1) != table.regions() || f.shape(2) != width)
@@ -59,8 +61,14 @@ void add(FineTable& table, const py::object& keys, const py::object& fine, const
     if (sum != int64_t(c.shape(0))) throw py::value_error("counts must add up to the number of codes");
     py::array_t<uint16_t, kPlain> cell;
     if (!cells.is_none()) {
-        cell = py::array_t<uint16_t, kPlain>(as_array(cells, "cells"));
-        if (cell.size() != n * table.regions()) throw py::value_error("cells must be one per fine code");
+        const Ids numbers = integers(cells, "cells");
+        if (numbers.size() != n * table.regions()) throw py::value_error("cells must be one per fine code");
+        cell = py::array_t<uint16_t, kPlain>(numbers.size());
+        for (py::ssize_t i = 0; i < numbers.size(); ++i) {
+            if (numbers.data()[i] < 0 || numbers.data()[i] >= FineTable::kMostCells)
+                throw py::value_error("there is no such cell");
+            cell.mutable_data()[i] = uint16_t(numbers.data()[i]);
+        }
     }
     const uint16_t* known = cells.is_none() ? nullptr : cell.data();
     py::gil_scoped_release release;
@@ -106,6 +114,8 @@ RankResult rank(const FineTable& table, const py::object& queries, const py::obj
     const py::ssize_t n = q.shape(0);
     RankOptions o;
     o.k = uint64_t(integer(k, "k", 1, most));
+    for (float weight : weights)
+        if (!std::isfinite(weight)) throw py::value_error("weights must be finite numbers");
     o.weights = {weights[0], weights[1], weights[2], weights[3]};
     o.near = uint64_t(integer(near, "near", 0, most));
     o.probes = uint32_t(integer(probes, "probes", 0, INT32_MAX, true));
@@ -166,8 +176,9 @@ void bind_fine(py::module_& m) {
         .def("memory", &FineTable::bytes, "Bytes of memory in use.")
         .def("add", &add, py::arg("keys"), py::arg("fine"), py::arg("counts"), py::arg("codes"),
              py::arg("cells") = py::none(),
-             "Add images: keys (n,), ascending and above all earlier ones, fine codes (n, regions,\n"
-             "fine_bits // 8), and for each image the number of its codes in the bucket table, and those codes.\n"
+             "Add images: keys (n,), 0 or more, ascending and above all earlier ones, fine codes (n,\n"
+             "regions, fine_bits // 8), and for each image the number of its codes in the bucket table, and those "
+             "codes.\n"
              "`cells` (n, regions) are the cells of the fine codes, if they are known.")
         .def("content", &content, "Return everything in the table, as keyword arguments of `add`.")
         .def(
