@@ -103,6 +103,21 @@ Costs choose_costs(size_t words) {
     return costs_portable<Planes>;
 }
 
+// Divides by a number that is known only at run time, without a division.
+class Divider {
+  public:
+    explicit Divider(uint32_t by) : by_(by), inverse_(~uint64_t(0) / by + 1) {}
+    std::pair<uint32_t, uint32_t> operator()(uint32_t value) const {
+        if (by_ == 1) return {value, 0};
+        const auto quotient = uint32_t(static_cast<unsigned __int128>(inverse_) * value >> 64);
+        return {quotient, value - quotient * by_};
+    }
+
+  private:
+    uint32_t by_;
+    uint64_t inverse_;
+};
+
 struct Scored {
     float score;
     size_t row;
@@ -386,9 +401,9 @@ int FineTable::distance(size_t row, const uint64_t* code) const {
 
 // Adds the images of the `near` codes that cost least, of those in the cells that cost least.
 void FineTable::take_near(const Query& q, Scratch& work, const RankOptions& o) const {
-    constexpr size_t batch = 64, ahead = 16;
+    constexpr size_t batch = 64, ahead = 24;
     const Costs costs = choose_costs<kPlanes>(words_);
-    const auto n_regions = uint32_t(regions_);
+    const Divider divide{uint32_t(regions_)};
     work.cell_costs.resize(n_cells_);
     costs(cells_.data(), n_cells_, q.bits, work.cell_costs.data());
     const size_t probes = std::min<size_t>(o.probes, n_cells_);
@@ -397,21 +412,29 @@ void FineTable::take_near(const Query& q, Scratch& work, const RankOptions& o) c
     std::nth_element(
         work.order.begin(), work.order.begin() + ptrdiff_t(probes), work.order.end(),
         [&](uint32_t a, uint32_t b) { return std::pair(work.cell_costs[a], a) < std::pair(work.cell_costs[b], b); });
+    const bool all = n_live_ == n_rows() && !q.allowed;
     work.entries.clear();
     for (size_t i = 0; i < probes; ++i)
         postings_[work.order[i]].each([&](uint32_t entry) {
-            const size_t row = entry / n_regions;
-            if (live_[row] && q.allows(row)) work.entries.push_back(entry);
+            const size_t row = divide(entry).first;
+            if (all || (live_[row] && q.allows(row))) work.entries.push_back(entry);
         });
     const size_t n = work.entries.size();
-    auto code_of = [&](uint32_t entry) { return fine_of(entry / n_regions) + entry % n_regions * words_; };
+    auto code_of = [&](uint32_t entry) {
+        const auto [row, region] = divide(entry);
+        return fine_of(row) + region * words_;
+    };
     work.entry_costs.resize(n);
     work.gathered.resize(batch * words_);
     for (size_t start = 0; start < n; start += batch) {
         const size_t count = std::min(batch, n - start);
         for (size_t i = 0; i < count; ++i) {
             if (start + i + ahead < n) __builtin_prefetch(code_of(work.entries[start + i + ahead]));
-            std::memcpy(&work.gathered[i * words_], code_of(work.entries[start + i]), words_ * 8);
+            const Word* code = code_of(work.entries[start + i]);
+            if (words_ == kFastWords)
+                std::memcpy(&work.gathered[i * kFastWords], code, kFastWords * 8);
+            else
+                std::memcpy(&work.gathered[i * words_], code, words_ * 8);
         }
         costs(work.gathered.data(), count, q.bits, &work.entry_costs[start]);
     }
@@ -422,7 +445,7 @@ void FineTable::take_near(const Query& q, Scratch& work, const RankOptions& o) c
     uint32_t limit = 0;
     while (limit < q.most_cost && (taken += work.histogram[limit]) < o.near) ++limit;
     for (size_t i = 0; i < n; ++i)
-        if (work.entry_costs[i] <= limit) work.take(work.entries[i] / n_regions);
+        if (work.entry_costs[i] <= limit) work.take(divide(work.entries[i]).first);
 }
 
 void FineTable::rank_one(const Query& q, Scratch& work, const RankOptions& o, const RankRows& out, size_t at) const {

@@ -28,8 +28,8 @@ from mchindex.index.results import Found
 _BEST = np.array([64, 30, 30, 250], np.float64)  # chosen on validation images, see bench/answers.py
 WEIGHTS = {"best": tuple(_BEST / _BEST.sum()), "fine": (0.0, 0.0, 1.0, 0.0)}
 ALL = 65_536  # images up to which "best" compares all of them
-CANDIDATES = 2_000  # images, at least, that are taken from the bucket table otherwise
-NEAR, PROBES = 256, 32  # images that are added by their fine codes, and cells to find them in
+CANDIDATES = 500  # images, at least, that are taken from the bucket table otherwise
+NEAR, PROBES = 1536, 96  # fine codes whose images are added, and cells to find them in
 MOST = 2**27  # hits that the bucket table returns, at most
 
 Lists = tuple[NDArray[np.int64], NDArray[np.int64]]  # limits and keys, as `within` returns them
