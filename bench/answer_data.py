@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -300,7 +301,7 @@ def many_images(photos: Photos, rows: Ids, total: int, seed: int, short: Compone
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with replacing(path) as file:
-                    np.savez(file, **stored)
+                    np.savez(file, allow_pickle=False, **stored)
         found.append(stored)
         if start // SOURCES % 10 == 0:
             progress(f"windows of {start:,} of {len(rows):,} images")
@@ -313,9 +314,7 @@ def many_images(photos: Photos, rows: Ids, total: int, seed: int, short: Compone
     )  # fmt: skip
 
 
-def _as_arrays(
-    model: MCHModel, features: Features, short: Components
-) -> dict[str, NDArray[np.generic]]:
+def _as_arrays(model: MCHModel, features: Features, short: Components) -> dict[str, NDArray[Any]]:
     fine, encoded = coded(model, features)
     return {
         "fine": fine,
@@ -326,7 +325,7 @@ def _as_arrays(
     }
 
 
-def _stored(path: Path) -> dict[str, NDArray[np.generic]] | None:
+def _stored(path: Path) -> dict[str, NDArray[Any]] | None:
     """The arrays of a file; None if there is none, or if it is damaged."""
     try:
         with open_file(path) as stream, np.load(stream, allow_pickle=False) as arrays:

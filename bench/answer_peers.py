@@ -53,7 +53,7 @@ class Modes(Contender):
         total: int = self.fine.memory() + self.buckets.memory()["total"]
         return total
 
-    def search(self, queries: Codes, k: int, setting: int) -> Ids:
+    def search(self, queries: Any, k: int, setting: int) -> Ids:
         rank, threads = self.MODES[setting]
         asked = self.library.Query(queries["code"], queries["fine"])
         keys: Ids
@@ -170,7 +170,7 @@ def write_runs(
             "queries": np.packbits(queries.fine > 0, axis=1),
         },
     }  # fmt: skip
-    out = {}
+    out: dict[str, tuple[type[Contender], int, Run]] = {}
     for name, kinds in (("ours", OURS), ("floats", FLOATS), ("binary", BINARY)):
         place = folder / name
         place.mkdir()
