@@ -214,8 +214,9 @@ def map_cells() -> Layout:
 def unit(x: NDArray[np.float16] | Floats) -> Floats:
     """Rows of length 1."""
     wide = np.asarray(x, np.float32)
-    length: Floats = np.linalg.norm(wide, axis=-1, keepdims=True)
-    return wide / np.maximum(length, 1e-12)
+    length = np.linalg.norm(wide, axis=-1, keepdims=True)
+    out: Floats = np.divide(wide, np.maximum(length, 1e-12), dtype=np.float32)
+    return out
 
 
 def queries_of(model: MCHModel, features: Features) -> Queries:
@@ -248,7 +249,8 @@ class Components:
         return cls(mean, axes[:, ::-1][:, :COMPONENTS].astype(np.float32))
 
     def __call__(self, floats: Floats) -> Floats:
-        return unit((floats - self.mean) @ self.axes)
+        short: Floats = np.matmul(floats - self.mean, self.axes, dtype=np.float32)
+        return unit(short)
 
 
 def windows_of(key: bytes, count: int, layout: Boxes, seed: int) -> NDArray[np.float64]:
@@ -293,7 +295,7 @@ def many_images(photos: Photos, rows: Ids, total: int, seed: int, short: Compone
         path = None if root is None else root / "windows" / f"{name}.npz"
         stored = None if path is None else _stored(path)
         if stored is None:
-            maps = np.float32(photos.maps(rows[part]))
+            maps = photos.maps(rows[part]).astype(np.float32)
             boxes = (windows_of(key, each, layout, seed) for key in keys[part])
             shares = (overlaps(b, CELLS, CELLS) for b in boxes)
             features = np.concatenate([s @ m for s, m in zip(shares, maps, strict=True)])

@@ -94,7 +94,8 @@ def test_windows_lie_within_the_image_and_are_divided_like_it() -> None:
     boxes = windows_of(b"key", 50, layout, seed=3)
     assert boxes.shape == (50, 6, 4)
     assert (boxes[0] == layout).all()
-    assert boxes.min() >= 0 and boxes.max() <= 1
+    assert boxes.min() >= 0
+    assert boxes.max() <= 1
     whole, corner = boxes[:, 0], boxes[:, 1]
     sides = whole[:, 2] - whole[:, 0]
     assert (sides >= SMALLEST).all()
@@ -166,7 +167,8 @@ def test_speed_is_compared_with_peers_that_answer_as_well() -> None:
     assert found["many: queries per second ÷ exhaustive"] == 10
     assert found["many: two threads ÷ one"] == 1.9
     (against,) = (what for what in found if "peer" in what)
-    assert "a good peer" in against and found[against] == 2
+    assert "a good peer" in against
+    assert found[against] == 2
     for row in rows:
         row["agreement"] = AGREEMENT["many"] - 0.001
         row["bytes_per_image"] = 257
@@ -213,7 +215,8 @@ def test_a_small_run_from_the_images_to_the_files(
     content = json.loads(file.read_text())
     assert content["settings"]["images"] == {"validation": 8, "queries": 6, "indexed": 20}
     best = content["quality"][0]
-    assert best["label"] == "best" and best["itself"] == 1
+    assert best["label"] == "best"
+    assert best["itself"] == 1
     assert set(best["copies"]) == set(EDITS)
     for size in ("own", "many"):
         rows = {row["label"]: row for row in content["speed"][size]}
