@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 
 #include "scan.h"
@@ -29,17 +30,28 @@ struct Bits {
     size_t words;
     std::vector<uint64_t> expected;            // at least 8 words
     std::vector<uint64_t> magnitude[kPlanes];  // the same
+
+    explicit Bits(size_t n) : words(n), expected(std::max<size_t>(8, n), 0) {
+        for (auto& m : magnitude) m.assign(expected.size(), 0);
+    }
+    void repeat() {
+        if (words != kFastWords) return;
+        std::copy_n(expected.begin(), kFastWords, expected.begin() + kFastWords);
+        for (auto& m : magnitude) std::copy_n(m.begin(), kFastWords, m.begin() + kFastWords);
+    }
 };
 
-// The cost of the wrong bits of `n` codes that follow one another.
+// The cost of the wrong bits of `n` codes that follow one another, with the first `Planes` bits of the
+// magnitudes.
 using Costs = void (*)(const uint64_t* codes, size_t n, const Bits& query, uint32_t* costs);
 
+template <int Planes>
 void costs_portable(const uint64_t* codes, size_t n, const Bits& query, uint32_t* costs) {
     for (size_t i = 0; i < n; ++i) {
         uint32_t sum = 0;
         for (size_t j = 0; j < query.words; ++j) {
             const uint64_t wrong = codes[i * query.words + j] ^ query.expected[j];
-            for (int p = 0; p < kPlanes; ++p) sum += uint32_t(std::popcount(wrong & query.magnitude[p][j])) << p;
+            for (int p = 0; p < Planes; ++p) sum += uint32_t(std::popcount(wrong & query.magnitude[p][j])) << p;
         }
         costs[i] = sum;
     }
@@ -51,10 +63,11 @@ void costs_portable(const uint64_t* codes, size_t n, const Bits& query, uint32_t
 
 // Two codes of four words per vector. The sums of up to four vectors share a register, 16 bits each, so
 // that they are added up across lanes once.
+template <int Planes>
 MCH_AVX512 void costs_avx512(const uint64_t* codes, size_t n, const Bits& query, uint32_t* costs) {
     const __m512i expected = _mm512_loadu_si512(query.expected.data());
-    __m512i magnitude[kPlanes];
-    for (int p = 0; p < kPlanes; ++p) magnitude[p] = _mm512_loadu_si512(query.magnitude[p].data());
+    __m512i magnitude[Planes];
+    for (int p = 0; p < Planes; ++p) magnitude[p] = _mm512_loadu_si512(query.magnitude[p].data());
     for (size_t i = 0; i < n; i += 8) {
         __m512i packed = _mm512_setzero_si512();
         const size_t pairs = std::min<size_t>(4, (n - i + 1) / 2);
@@ -63,7 +76,7 @@ MCH_AVX512 void costs_avx512(const uint64_t* codes, size_t n, const Bits& query,
             const __mmask8 mask = at + 1 < n ? 0xff : 0x0f;
             const __m512i wrong = _mm512_xor_si512(_mm512_maskz_loadu_epi64(mask, codes + at * kFastWords), expected);
             __m512i sum = _mm512_setzero_si512();
-            for (int p = kPlanes - 1; p >= 0; --p)
+            for (int p = Planes - 1; p >= 0; --p)
                 sum = _mm512_add_epi64(_mm512_slli_epi64(sum, 1),
                                        _mm512_popcnt_epi64(_mm512_and_si512(wrong, magnitude[p])));
             packed = _mm512_or_si512(packed, _mm512_sll_epi64(sum, _mm_cvtsi32_si128(int(16 * v))));
@@ -81,13 +94,29 @@ MCH_AVX512 void costs_avx512(const uint64_t* codes, size_t n, const Bits& query,
 
 #endif
 
+template <int Planes>
 Costs choose_costs(size_t words) {
 #if defined(__x86_64__)
-    if (words == kFastWords && cpu_path() == "avx512") return costs_avx512;
+    if (words == kFastWords && cpu_path() == "avx512") return costs_avx512<Planes>;
 #endif
     (void)words;
-    return costs_portable;
+    return costs_portable<Planes>;
 }
+
+// Divides by a number that is known only at run time, without a division.
+class Divider {
+  public:
+    explicit Divider(uint32_t by) : by_(by), inverse_(~uint64_t(0) / by + 1) {}
+    std::pair<uint32_t, uint32_t> operator()(uint32_t value) const {
+        if (by_ == 1) return {value, 0};
+        const auto quotient = uint32_t(static_cast<unsigned __int128>(inverse_) * value >> 64);
+        return {quotient, value - quotient * by_};
+    }
+
+  private:
+    uint32_t by_;
+    uint64_t inverse_;
+};
 
 struct Scored {
     float score;
@@ -124,6 +153,13 @@ class Best {
     std::vector<Scored> heap_;
 };
 
+// Makes room for more elements. Doubling, as vectors do, would leave half of a large table's memory unused.
+template <class T>
+void make_room(std::vector<T>& values, size_t more) {
+    const size_t needed = values.size() + more;
+    if (needed > values.capacity()) values.reserve(needed + needed / 8);
+}
+
 std::vector<uint64_t> as_words(const uint8_t* bytes, size_t n_bytes, size_t words) {
     std::vector<uint64_t> out(words, 0);
     std::memcpy(out.data(), bytes, n_bytes);
@@ -134,6 +170,7 @@ std::vector<uint64_t> as_words(const uint8_t* bytes, size_t n_bytes, size_t word
 
 struct FineTable::Query {
     Bits bits;
+    uint32_t most_cost;
     float per_cost;  // the similarity is 1 - per_cost * cost
     bool has_code;
     std::vector<uint64_t> code;
@@ -141,41 +178,51 @@ struct FineTable::Query {
     bool all;                    // every image is a candidate
     const uint8_t* allowed;      // one flag per row; null: all
 
-    Query(const float* values, int fine_bits, size_t words) {
-        bits.words = words;
-        const size_t padded = std::max<size_t>(8, words);
+    bool allows(size_t row) const { return !allowed || allowed[row]; }
+
+    Query(const float* values, int fine_bits, size_t words) : bits(words) {
         float largest = 0;
         for (int i = 0; i < fine_bits; ++i) largest = std::max(largest, std::abs(values[i]));
-        std::vector<uint8_t> expected(padded * 8, 0), magnitude[kPlanes];
-        for (auto& m : magnitude) m.assign(padded * 8, 0);
-        uint64_t total = 0;
+        auto bytes = [](std::vector<uint64_t>& w) { return reinterpret_cast<uint8_t*>(w.data()); };
+        uint32_t total = 0;
         for (int i = 0; i < fine_bits; ++i) {
             const auto size = largest > 0 ? uint32_t(std::lround(std::abs(values[i]) / largest * kMostCost)) : 1;
             total += size;
             const auto bit = uint8_t(0x80 >> (i % 8));
-            if (values[i] > 0) expected[i / 8] |= bit;
+            if (values[i] > 0) bytes(bits.expected)[i / 8] |= bit;
             for (int p = 0; p < kPlanes; ++p)
-                if (size >> p & 1) magnitude[p][i / 8] |= bit;
+                if (size >> p & 1) bytes(bits.magnitude[p])[i / 8] |= bit;
         }
+        most_cost = total;
         per_cost = 2.0f / float(total);
-        bits.expected = as_words(expected.data(), expected.size(), padded);
-        for (int p = 0; p < kPlanes; ++p)
-            bits.magnitude[p] = as_words(magnitude[p].data(), magnitude[p].size(), padded);
-        if (words == kFastWords) {
-            auto repeat = [](std::vector<uint64_t>& w) { std::copy_n(w.begin(), kFastWords, w.begin() + kFastWords); };
-            repeat(bits.expected);
-            for (auto& m : bits.magnitude) repeat(m);
-        }
+        bits.repeat();
     }
 };
 
 struct FineTable::Scratch {
     std::vector<uint32_t> costs;
-    Best best, near;
+    Best best;
     std::vector<uint64_t> seen;  // one bit per row
-    std::vector<size_t> rows;
-    std::vector<std::pair<int, uint32_t>> cells;
+    std::vector<uint32_t> rows;  // candidates
+
+    // For those that are near:
+    std::vector<uint32_t> cell_costs, order, entries, entry_costs, histogram;
+    std::vector<Word> gathered;
+
+    void take(size_t row) {
+        if (test_bit(seen.data(), row)) return;
+        set_bit(seen.data(), row);
+        rows.push_back(uint32_t(row));
+    }
 };
+
+void FineTable::Posting::push(uint32_t entry) {
+    make_room(bytes_, 5);
+    uint32_t step = entry - last_;
+    last_ = entry;
+    for (; step >= 0x80; step >>= 7) bytes_.push_back(uint8_t(step | 0x80));
+    bytes_.push_back(uint8_t(step));
+}
 
 FineTable::FineTable(int bits, int fine_bits, int regions, const uint8_t* cells, size_t n_cells)
     : bits_(bits),
@@ -200,19 +247,18 @@ uint64_t FineTable::bytes() const {
     std::shared_lock lock(mutex_);
     uint64_t sum = blocks_.size() * kBlock * row_words_ * 8 + keys_.capacity() * 8 + live_.capacity() +
                    code_starts_.capacity() * 4 + codes_.capacity() * 8 + cells_.capacity() * 8;
-    for (const auto& p : postings_) sum += p.capacity() * 4 + sizeof p;
+    for (const auto& p : postings_) sum += p.bytes();
     return sum;
 }
 
-uint32_t FineTable::nearest_cell(const Word* code) const {
-    uint32_t best = 0;
-    int least = INT32_MAX;
-    for (size_t c = 0; c < n_cells_; ++c) {
-        int d = 0;
-        for (size_t j = 0; j < words_; ++j) d += std::popcount(cells_[c * words_ + j] ^ code[j]);
-        if (d < least) least = d, best = uint32_t(c);
-    }
-    return best;
+// `distances` has room for one per cell. Of equally near cells, the first.
+uint32_t FineTable::nearest_cell(const Word* code, std::vector<uint32_t>& distances) const {
+    Bits bits(words_);
+    std::copy_n(code, words_, bits.expected.begin());
+    std::fill(bits.magnitude[0].begin(), bits.magnitude[0].end(), ~uint64_t(0));
+    bits.repeat();
+    choose_costs<1>(words_)(cells_.data(), n_cells_, bits, distances.data());
+    return uint32_t(std::min_element(distances.begin(), distances.end()) - distances.begin());
 }
 
 // Under the exclusive lock.
@@ -246,9 +292,10 @@ void FineTable::add(const int64_t* keys, size_t n, const uint8_t* fine, const ui
         std::atomic<size_t> next{0};
         const int threads = int(std::clamp<size_t>(n * n_cells_ / 100'000, 1, size_t(usable_cores())));
         parallel(threads, [&] {
+            std::vector<uint32_t> distances(n_cells_);
             for (size_t i; (i = next.fetch_add(1)) < n;)
                 for (size_t r = 0; r < n_regions; ++r)
-                    cell[i * n_regions + r] = nearest_cell(&rows[i * row_words_ + r * words_]);
+                    cell[i * n_regions + r] = nearest_cell(&rows[i * row_words_ + r * words_], distances);
         });
     }
     std::unique_lock lock(mutex_);
@@ -257,16 +304,23 @@ void FineTable::add(const int64_t* keys, size_t n, const uint8_t* fine, const ui
         throw std::invalid_argument("keys must be 0 or more, ascend, and be above all keys in the table");
     if (n_rows() + n > UINT32_MAX / n_regions || codes_.size() / code_words_ + starts[n] > UINT32_MAX)
         throw std::invalid_argument("the table is full");
+    make_room(keys_, n);
+    make_room(live_, n);
+    make_room(code_starts_, n);
+    make_room(codes_, wide.size());
     for (size_t i = 0; i < n; ++i) {
         const size_t at = n_rows();
         append(keys[i], &rows[i * row_words_], wide.data() + starts[i] * code_words_, starts[i + 1] - starts[i]);
         for (size_t r = 0; n_cells_ && r < n_regions; ++r)
-            postings_[cell[i * n_regions + r]].push_back(uint32_t(at * n_regions + r));
+            postings_[cell[i * n_regions + r]].push(uint32_t(at * n_regions + r));
     }
 }
 
 size_t FineTable::row_of(int64_t key) const {
     if (keys_.empty() || key < keys_.front() || key > keys_.back()) return n_rows();
+    // Where it is if no image before it was removed.
+    const auto guess = std::min(uint64_t(key - keys_.front()), uint64_t(n_rows() - 1));
+    if (keys_[guess] == key) return live_[guess] ? guess : n_rows();
     // Keys are consecutive but for removed images, so their place can be guessed.
     size_t low = 0, high = n_rows() - 1;  // keys_[low] <= key <= keys_[high]
     while (keys_[low] < key) {
@@ -319,12 +373,12 @@ void FineTable::compact() {
         ++to;
     }
     for (auto& posting : postings_) {
-        size_t kept = 0;
-        for (uint32_t entry : posting)
+        Posting kept;
+        posting.each([&](uint32_t entry) {
             if (const uint32_t row = moved[entry / uint32_t(regions_)]; row != UINT32_MAX)
-                posting[kept++] = row * uint32_t(regions_) + entry % uint32_t(regions_);
-        posting.resize(kept);
-        posting.shrink_to_fit();
+                kept.push(row * uint32_t(regions_) + entry % uint32_t(regions_));
+        });
+        posting = std::move(kept);
     }
     keys_.resize(to);
     keys_.shrink_to_fit();
@@ -345,14 +399,63 @@ int FineTable::distance(size_t row, const uint64_t* code) const {
     return least;
 }
 
+// Adds the images of the `near` codes that cost least, of those in the cells that cost least.
+void FineTable::take_near(const Query& q, Scratch& work, const RankOptions& o) const {
+    constexpr size_t batch = 64, ahead = 24;
+    const Costs costs = choose_costs<kPlanes>(words_);
+    const Divider divide{uint32_t(regions_)};
+    work.cell_costs.resize(n_cells_);
+    costs(cells_.data(), n_cells_, q.bits, work.cell_costs.data());
+    const size_t probes = std::min<size_t>(o.probes, n_cells_);
+    work.order.resize(n_cells_);
+    std::iota(work.order.begin(), work.order.end(), 0);
+    std::nth_element(
+        work.order.begin(), work.order.begin() + ptrdiff_t(probes), work.order.end(),
+        [&](uint32_t a, uint32_t b) { return std::pair(work.cell_costs[a], a) < std::pair(work.cell_costs[b], b); });
+    const bool all = n_live_ == n_rows() && !q.allowed;
+    work.entries.clear();
+    for (size_t i = 0; i < probes; ++i)
+        postings_[work.order[i]].each([&](uint32_t entry) {
+            const size_t row = divide(entry).first;
+            if (all || (live_[row] && q.allows(row))) work.entries.push_back(entry);
+        });
+    const size_t n = work.entries.size();
+    auto code_of = [&](uint32_t entry) {
+        const auto [row, region] = divide(entry);
+        return fine_of(row) + region * words_;
+    };
+    work.entry_costs.resize(n);
+    work.gathered.resize(batch * words_);
+    for (size_t start = 0; start < n; start += batch) {
+        const size_t count = std::min(batch, n - start);
+        for (size_t i = 0; i < count; ++i) {
+            if (start + i + ahead < n) __builtin_prefetch(code_of(work.entries[start + i + ahead]));
+            const Word* code = code_of(work.entries[start + i]);
+            if (words_ == kFastWords)
+                std::memcpy(&work.gathered[i * kFastWords], code, kFastWords * 8);
+            else
+                std::memcpy(&work.gathered[i * words_], code, words_ * 8);
+        }
+        costs(work.gathered.data(), count, q.bits, &work.entry_costs[start]);
+    }
+    // The cost of the last one to take; which of those with this cost are taken would be arbitrary.
+    work.histogram.assign(q.most_cost + 1, 0);
+    for (const uint32_t cost : work.entry_costs) ++work.histogram[cost];
+    uint64_t taken = 0;
+    uint32_t limit = 0;
+    while (limit < q.most_cost && (taken += work.histogram[limit]) < o.near) ++limit;
+    for (size_t i = 0; i < n; ++i)
+        if (work.entry_costs[i] <= limit) work.take(divide(work.entries[i]).first);
+}
+
 void FineTable::rank_one(const Query& q, Scratch& work, const RankOptions& o, const RankRows& out, size_t at) const {
-    const Costs costs = choose_costs(words_);
+    const Costs costs = choose_costs<kPlanes>(words_);
     const RankWeights& w = o.weights;
     const auto n_regions = size_t(regions_);
     work.costs.resize(n_regions);
     work.best.start(o.k);
     int64_t looked_at = 0;
-    auto usable = [&](size_t row) { return live_[row] && (!q.allowed || q.allowed[row]); };
+    auto usable = [&](size_t row) { return live_[row] && q.allows(row); };
     auto similarity = [&](uint32_t cost) { return 1.0f - q.per_cost * float(cost); };
     auto look_at = [&](size_t row) {
         costs(fine_of(row), n_regions, q.bits, work.costs.data());
@@ -369,39 +472,9 @@ void FineTable::rank_one(const Query& q, Scratch& work, const RankOptions& o, co
     } else {
         work.seen.assign(bitmap_words(n_rows()), 0);
         work.rows.clear();
-        auto take = [&](size_t row) {
-            if (test_bit(work.seen.data(), row)) return;
-            set_bit(work.seen.data(), row);
-            work.rows.push_back(row);
-        };
         for (const int64_t* key = q.begin; key < q.end; ++key)
-            if (const size_t row = row_of(*key); row < n_rows() && usable(row)) take(row);
-        if (o.near && n_cells_) {
-            // The nearest cells, and in them the images whose code there is most similar.
-            work.cells.clear();
-            for (uint32_t c = 0; c < n_cells_; ++c) {
-                uint32_t cost;
-                costs(&cells_[c * words_], 1, q.bits, &cost);
-                work.cells.emplace_back(int(cost), c);
-            }
-            const size_t probes = std::min<size_t>(o.probes, n_cells_);
-            std::partial_sort(work.cells.begin(), work.cells.begin() + ptrdiff_t(probes), work.cells.end());
-            work.near.start(o.near);
-            for (size_t i = 0; i < probes; ++i) {
-                const auto& posting = postings_[work.cells[i].second];
-                for (size_t j = 0; j < posting.size(); ++j) {
-                    if (j + 8 < posting.size()) {
-                        const uint32_t ahead = posting[j + 8];
-                        __builtin_prefetch(fine_of(ahead / n_regions) + ahead % n_regions * words_);
-                    }
-                    const size_t row = posting[j] / n_regions;
-                    uint32_t cost;
-                    costs(fine_of(row) + posting[j] % n_regions * words_, 1, q.bits, &cost);
-                    if (usable(row)) work.near.add({similarity(cost), row});
-                }
-            }
-            for (const Scored& s : work.near.unsorted()) take(s.row);
-        }
+            if (const size_t row = row_of(*key); row < n_rows() && usable(row)) work.take(row);
+        if (o.near && n_cells_) take_near(q, work, o);
         for (size_t i = 0; i < work.rows.size(); ++i) {
             if (i + 4 < work.rows.size())
                 for (size_t j = 0; j < row_words_; j += 8) __builtin_prefetch(fine_of(work.rows[i + 4]) + j);
@@ -477,8 +550,7 @@ FineTable::Content FineTable::content() const {
     const auto n_regions = size_t(regions_);
     const size_t width = size_t(fine_bits_) / 8, code_width = size_t(bits_) / 8;
     std::vector<uint16_t> cell(n_cells_ ? n_rows() * n_regions : 0);
-    for (size_t c = 0; c < n_cells_; ++c)
-        for (uint32_t entry : postings_[c]) cell[entry] = uint16_t(c);
+    for (size_t c = 0; c < n_cells_; ++c) postings_[c].each([&](uint32_t entry) { cell[entry] = uint16_t(c); });
     Content out;
     for (size_t row = 0; row < n_rows(); ++row) {
         if (!live_[row]) continue;

@@ -29,7 +29,7 @@ struct RankWeights {
 struct RankOptions {
     uint64_t k = 10;
     RankWeights weights{0, 0, 1, 0};
-    uint64_t near = 0;    // images to add to the candidates by their fine codes alone
+    uint64_t near = 0;    // codes whose images are added to the candidates; those as near as the last one, too
     uint32_t probes = 0;  // cells to look for them in
     int threads = 0;
 };
@@ -91,6 +91,30 @@ class FineTable {
     struct Query;
     struct Scratch;
 
+    // The fine codes in a cell, as row * regions + region, ascending. Each is stored as its difference from
+    // the one before, seven bits per byte, lowest first: two bytes, mostly, if there are thousands of cells.
+    class Posting {
+      public:
+        void push(uint32_t entry);
+        template <class F>
+        void each(F&& take) const {
+            uint32_t entry = 0;
+            for (auto at = bytes_.begin(); at != bytes_.end();) {
+                uint32_t step = 0;
+                for (int shift = 0;; shift += 7) {
+                    step |= uint32_t(*at & 0x7f) << shift;
+                    if (!(*at++ & 0x80)) break;
+                }
+                take(entry += step);
+            }
+        }
+        size_t bytes() const { return bytes_.capacity() + sizeof *this; }
+
+      private:
+        std::vector<uint8_t> bytes_;
+        uint32_t last_ = 0;
+    };
+
     const Word* fine_of(size_t row) const {
         return reinterpret_cast<const Word*>(blocks_[row / kBlock].get()) + row % kBlock * row_words_;
     }
@@ -98,8 +122,9 @@ class FineTable {
     size_t n_rows() const { return keys_.size(); }
     void append(int64_t key, const Word* fine, const uint64_t* codes, uint32_t n_codes);
     void compact();
-    uint32_t nearest_cell(const Word* code) const;
+    uint32_t nearest_cell(const Word* code, std::vector<uint32_t>& distances) const;
     int distance(size_t row, const uint64_t* code) const;
+    void take_near(const Query&, Scratch&, const RankOptions&) const;
     void rank_one(const Query&, Scratch&, const RankOptions&, const RankRows&, size_t at) const;
 
     const int bits_, fine_bits_, regions_;
@@ -112,7 +137,7 @@ class FineTable {
     std::vector<uint8_t> live_;
     std::vector<uint32_t> code_starts_{0};
     std::vector<uint64_t> codes_;
-    std::vector<std::vector<uint32_t>> postings_;  // per cell: rows with a code in it
+    std::vector<Posting> postings_;  // one per cell
     uint64_t n_live_ = 0;
 };
 

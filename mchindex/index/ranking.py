@@ -1,11 +1,11 @@
 """Orders images by their fine codes.
 
-The score of an image for "best" is a weighted mean of four numbers, each at most 1:
+The score of an image for "best" is a weighted mean of three numbers, each at most 1:
 
 - 1 - 2 d / bits, where d is the Hamming distance of the image's nearest code,
 - the similarity of the fine code of the whole image,
-- the similarity of the fine code of the most similar region,
-- the fourth power of that, which is large only for copies and parts of the same picture.
+- the fourth power of the similarity of the fine code of the most similar region, which is large
+  only for copies and parts of the same picture.
 
 The similarity of a fine code is 1 minus twice the share of its bits that differ from the query's,
 where a bit counts the more, the surer the query's bit is. An image whose codes are exactly those of
@@ -25,11 +25,12 @@ from mchindex._core import BucketTable, FineTable
 from mchindex.index.arguments import Rank
 from mchindex.index.results import Found
 
-_BEST = np.array([64, 30, 30, 250], np.float64)  # chosen on validation images, see bench/answers.py
+# Of the code, the whole image, the most similar region, and its fourth power.
+_BEST = np.array([64, 15, 0, 600], np.float64)  # chosen on validation images, see docs/answers.md
 WEIGHTS = {"best": tuple(_BEST / _BEST.sum()), "fine": (0.0, 0.0, 1.0, 0.0)}
 ALL = 65_536  # images up to which "best" compares all of them
-CANDIDATES = 2_000  # images, at least, that are taken from the bucket table otherwise
-NEAR, PROBES = 256, 32  # images that are added by their fine codes, and cells to find them in
+CANDIDATES = 500  # images, at least, that are taken from the bucket table otherwise
+NEAR, PROBES = 1536, 96  # fine codes whose images are added, and cells to find them in
 MOST = 2**27  # hits that the bucket table returns, at most
 
 Lists = tuple[NDArray[np.int64], NDArray[np.int64]]  # limits and keys, as `within` returns them
