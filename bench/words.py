@@ -215,7 +215,7 @@ def words_of(
 
 
 def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm()
+    return torch.nn.functional.normalize(vector, dim=0)
 
 
 def _leaves(things: list[Thing]) -> list[set[int]]:
@@ -254,7 +254,9 @@ def _distilled(
     gram, cross = gram / count, cross / count
     gram -= torch.outer(bits, bits) / count**2
     cross -= torch.outer(bits, targets) / count**2
-    return torch.linalg.solve(gram + RIDGE * gram.trace() / len(gram) * torch.eye(len(gram)), cross)
+    gram += RIDGE * gram.trace() / len(gram) * torch.eye(len(gram))
+    solved: Tensor = torch.linalg.solve(gram, cross)
+    return solved
 
 
 def _calibrate(
