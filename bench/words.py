@@ -10,8 +10,7 @@ one per line. WordNet's licence is in mchindex/models/WORDNET.txt.
 
 The word of a COCO class is learnt from labelled images. That of an ImageNet class is the
 classifier that comes with the backbone, turned into the space of the fine codes. That of a thing
-above others is learnt from what that classifier says of all that is below it, and from the images
-that have a label below it. Means of the words below find less.
+above others is the mean of theirs.
 """
 
 from __future__ import annotations
@@ -32,12 +31,8 @@ from mchindex.models.fine import FineHash
 from mchindex.models.words import Words, learn, normal, pooled, signs
 
 TABLE = Path(__file__).with_name("words.csv")
-# Words that are too general to search for.
-GENERAL = {
-    "abstraction", "artifact", "causal agent", "entity", "instrumentality", "living thing",
-    "matter", "object", "organism", "part", "physical entity", "solid", "substance", "whole",
-}  # fmt: skip
-RIDGE = 0.1
+MOST_BELOW = 400  # classes of ImageNet: what has more below it (entity, object) is too general
+GENERAL = {"abstraction", "causal agent", "matter", "part", "solid", "substance", "whole"}
 CALIBRATION = 4000  # images from which probabilities are set
 # COCO's name -> the name in WordNet and the number of the sense, where these differ from (name, 1).
 SENSES = {
@@ -124,7 +119,7 @@ def write_table(wordnet: Path, ids: list[str], coco: list[str]) -> None:
     kept = {
         one for one, leaves in below.items()
         if one in places or one in ours
-        or (len(leaves) > 1 and not GENERAL.intersection(synsets[one][0]))
+        or (2 <= len(leaves) <= MOST_BELOW and not GENERAL.intersection(synsets[one][0]))
     }  # fmt: skip
 
     def nearest(one: str) -> list[str]:
@@ -173,103 +168,54 @@ def words_of(
     """The words of a model with these fine codes, learnt from features (n, regions, dim) of
     training images and their labels (n, classes)."""
     things = read_table()
-    below = _leaves(things)
     x = torch.from_numpy(features)
+    learnt, offsets = learn(x, torch.from_numpy(labels).float(), fine)
     weights, biases = classifier()
-
-    # From labels: COCO's classes, and what is above some of them.
-    named = [
-        [coco.index(thing.coco)] if thing.coco else
-        [coco.index(things[i].coco) for i in own if things[i].coco]
-        for thing, own in zip(things, below, strict=True)
-    ]  # fmt: skip
-    labelled = [row for row, classes in enumerate(named) if classes]
-    targets = np.stack([labels[:, named[row]].any(1) for row in labelled], 1)
-    learnt, offsets = learn(x, torch.from_numpy(targets).float(), fine)
-
-    # From the backbone's classifier: ImageNet's classes, and what is above some of them.
     turned = fine.rotation.T @ (weights - weights.mean(0)).T  # (bits, 1000)
-    classes = [[c for i in own if (c := things[i].imagenet) is not None] for own in below]
-    above = [row for row, own in enumerate(classes) if own and things[row].imagenet is None]
-    distilled = _distilled(x, [classes[row] for row in above], weights, biases, fine)
 
-    directions = torch.zeros(fine.bits, len(things))
-    for row, thing in enumerate(things):
-        if thing.imagenet is not None:
-            directions[:, row] = _unit(turned[:, thing.imagenet])
-    for place, row in enumerate(above):
-        directions[:, row] = _unit(distilled[:, place])
-    for place, row in enumerate(labelled):
-        directions[:, row] += _unit(learnt[:, place])
-    words = Words([", ".join(thing.names) for thing in things], fine.bits)
-    words.set_rows(slice(None), directions, torch.zeros(len(things)))
-    _calibrate(words, classes, named, x, labels, weights, biases, fine)
-
-    # A class of COCO has its own classifier alone, which has learnt the probability, too.
-    for place, row in enumerate(labelled):
-        if things[row].coco:
-            one = slice(place, place + 1)
-            words.set_rows(slice(row, row + 1), learnt[:, one], offsets[one])
-    words.check()
-    return words
-
-
-def _unit(vector: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(vector, dim=0)
-
-
-def _leaves(things: list[Thing]) -> list[set[int]]:
-    """The classes of COCO and ImageNet at or below each thing."""
+    # What lies at or below each thing.
     index = {thing.synset: i for i, thing in enumerate(things) if thing.synset}
     leaves: list[set[int]] = [set() for _ in things]
     for i, thing in enumerate(things):
-        waiting = [i] if thing.coco or thing.imagenet is not None else []
+        if thing.imagenet is None and not thing.coco:
+            continue
+        waiting = [i]
         while waiting:
             one = waiting.pop()
             if i not in leaves[one]:
                 leaves[one].add(i)
                 waiting += [index[up] for up in things[one].above]
-    return leaves
 
+    def direction(thing: Thing) -> Tensor:
+        vector = learnt[:, coco.index(thing.coco)] if thing.coco else turned[:, thing.imagenet]
+        return torch.nn.functional.normalize(vector, dim=0)
 
-def _distilled(
-    x: Tensor, groups: list[list[int]], weights: Tensor, biases: Tensor, fine: FineHash
-) -> Tensor:
-    """Directions (bits, groups) that foretell from fine codes what the backbone's classifier says
-    of groups of its classes: ridge regression of the logarithm of their summed odds."""
-    gram = torch.zeros(fine.bits, fine.bits)
-    cross = torch.zeros(fine.bits, len(groups))
-    bits, targets = torch.zeros(fine.bits), torch.zeros(len(groups))
-    count = 0
-    for part in x.split(256):
-        logits = part.flatten(0, 1).float() @ weights.T + biases
-        logits = logits - logits.mean(1, keepdim=True)
-        target = torch.stack([logits[:, group].logsumexp(1) for group in groups], 1)
-        code = signs(part, fine).flatten(0, 1).float()
-        gram += code.T @ code
-        cross += code.T @ target
-        bits += code.sum(0)
-        targets += target.sum(0)
-        count += len(code)
-    gram, cross = gram / count, cross / count
-    gram -= torch.outer(bits, bits) / count**2
-    cross -= torch.outer(bits, targets) / count**2
-    gram += RIDGE * gram.trace() / len(gram) * torch.eye(len(gram))
-    solved: Tensor = torch.linalg.solve(gram, cross)
-    return solved
+    words = Words([", ".join(thing.names) for thing in things], fine.bits)
+    means = [torch.stack([direction(things[i]) for i in sorted(own)]).mean(0) for own in leaves]
+    words.set_rows(slice(None), torch.stack(means, 1), torch.zeros(len(things)))
+    # A thing of COCO has its own classifier, and that has learnt the probability, too.
+    known = [i for i, thing in enumerate(things) if thing.coco]
+    columns = [coco.index(things[i].coco) for i in known]
+    own = Words([words.names[i] for i in known], fine.bits)
+    own.set_rows(slice(None), learnt[:, columns], offsets[columns])
+    _calibrate(words, things, leaves, x, labels, coco, weights, biases, fine)
+    words.vectors[known], words.curves[known] = own.vectors, own.curves
+    words.check()
+    return words
 
 
 def _calibrate(
     words: Words,
-    classes: list[list[int]],
-    named: list[list[int]],
+    things: list[Thing],
+    leaves: list[set[int]],
     x: Tensor,
     labels: NDArray[np.bool_],
+    coco: list[str],
     weights: Tensor,
     biases: Tensor,
     fine: FineHash,
 ) -> None:
-    """Sets the curves of words, so that the probability is that of the backbone's classifier
+    """Sets the curves of all words, so that the probability is that of the backbone's classifier
     for the most probable region, or 1 for an image with a label at or below the word."""
     rows = torch.linspace(0, len(x) - 1, min(CALIBRATION, len(x))).long()
     x = x[rows]
@@ -279,10 +225,12 @@ def _calibrate(
     score = torch.cat(
         [pooled(part.float() @ vectors.T) / vectors.abs().sum(1) for part in bits.split(256)]
     )
-    for row, (own, names) in enumerate(zip(classes, named, strict=True)):
-        target = shares[:, :, own].sum(-1).amax(1) if own else torch.zeros(len(x))
-        if names:
-            shown = torch.from_numpy(labels[rows.numpy()][:, names].any(1))
+    for row, own in enumerate(leaves):
+        classes = [c for i in own if (c := things[i].imagenet) is not None]
+        target = shares[:, :, classes].sum(-1).amax(1) if classes else torch.zeros(len(x))
+        named = [coco.index(things[i].coco) for i in own if things[i].coco]
+        if named:
+            shown = torch.from_numpy(labels[rows.numpy()][:, named].any(1))
             target = torch.maximum(target, shown.float())
         words.curves[row] = logistic(score[:, row], target)
 
