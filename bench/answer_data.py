@@ -5,21 +5,18 @@ edited copies of them, and windows of them, as many as are asked for.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageEnhance, ImageOps
 
 from common import Codes, Ids, progress
-from mchindex.datasets import Dataset, ImageSource
+from edits import Edited
+from mchindex.datasets import Dataset
 from mchindex.files import open_file, replacing
 from mchindex.models import MCHModel
 from mchindex.models.region_codes import Encoded
@@ -35,62 +32,6 @@ SMALLEST = 0.5  # side of a window, at least, as a share of the image's
 SOURCES = 32  # images per file of windows
 COMPONENTS = 128  # of the floats that stand for a window
 COPIES = 400  # indexed images that are edited
-
-
-# Edits.
-
-
-def _jpeg(image: Image.Image) -> Image.Image:
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=30)
-    return Image.open(file).convert("RGB")
-
-
-def _half(image: Image.Image) -> Image.Image:
-    width, height = (max(1, side // 2) for side in image.size)
-    return image.resize((width, height), Image.Resampling.LANCZOS)
-
-
-def _crop(image: Image.Image, area: float) -> Image.Image:
-    """The middle of an image: this share of its area."""
-    width, height = image.size
-    x, y = (int(side * (1 - area**0.5) / 2) for side in image.size)
-    return image.crop((x, y, width - x, height - y))
-
-
-def _quadrant(image: Image.Image) -> Image.Image:
-    return image.crop((0, 0, max(1, image.width // 2), max(1, image.height // 2)))
-
-
-EDITS: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "JPEG q30": _jpeg,
-    "half size": _half,
-    "crop 90 %": partial(_crop, area=0.9),
-    "crop 70 %": partial(_crop, area=0.7),
-    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.3),
-    "flipped": ImageOps.mirror,
-    "grey": lambda image: ImageOps.grayscale(image).convert("RGB"),
-    "top-left quadrant": _quadrant,
-}
-
-
-class Edited:
-    """The images of another source, edited."""
-
-    def __init__(self, images: ImageSource, edit: str) -> None:
-        self._images, self._edit = images, edit
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def image(self, i: int) -> Image.Image:
-        return EDITS[self._edit](self._images.image(i))
-
-    def key(self, i: int) -> bytes:
-        return hashlib.sha256(self._edit.encode() + self._images.key(i)).digest()
-
-    def name(self, i: int) -> str:
-        return f"{self._images.name(i)}, {self._edit}"
 
 
 # Photographs.

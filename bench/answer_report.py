@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from answer_data import COMPONENTS, EDITS
+from answer_data import COMPONENTS
+from edits import EDITS
 from verdicts import Target, check
 
 Row = dict[str, Any]

@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from answer_data import COPIES, EDITS, Components, Images, Photos, Queries, many_images
+from answer_data import COPIES, Components, Images, Photos, Queries, many_images
 from answer_measures import TOP, mean_average_precision, quality
 from answer_race import Row, race
 from answer_report import draw, table, targets
 from common import RESULTS, Codes, Ids, engine, progress, record, script, write_json
+from edits import EDITS
 from mchindex import BucketTable
 from mchindex._core import FineTable
 from mchindex.datasets import open_dataset

@@ -15,18 +15,16 @@ whose features are pooled from the feature map of the photo.
 from __future__ import annotations
 
 import argparse
-import io
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageEnhance, ImageOps
 
 from common import RESULTS, progress, record, script, verdict, write_json
+from edits import EDITS, jpeg
 from mchindex import MCHIndex
 from mchindex.catalogue import SHIPPED
 from mchindex.datasets import Dataset, open_dataset
@@ -39,31 +37,6 @@ PHOTOS, EDITED = 3000, 200
 PSEUDO = 100_000
 MILD = ("JPEG q30", "half size", "crop 90 %", "brighter", "flipped")
 PRECISION, RECALL, SECONDS = 0.99, 0.9, 120.0  # to reach: the first two at "copy", over MILD
-
-
-def _jpeg(image: Image.Image, quality: int) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, "JPEG", quality=quality)
-    return stream.getvalue()
-
-
-def _crop(image: Image.Image, area: float) -> Image.Image:
-    """The middle of an image, with this share of its area."""
-    margin = (1 - area**0.5) / 2
-    x, y = int(margin * image.width), int(margin * image.height)
-    return image.crop((x, y, image.width - x, image.height - y))
-
-
-EDITS: Mapping[str, Callable[[Image.Image], Image.Image]] = {
-    "JPEG q30": lambda image: image,
-    "half size": lambda image: image.resize((image.width // 2, image.height // 2)),
-    "crop 90 %": lambda image: _crop(image, 0.9),
-    "crop 70 %": lambda image: _crop(image, 0.7),
-    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.3),
-    "flipped": ImageOps.mirror,
-    "grey": lambda image: ImageOps.grayscale(image).convert("RGB"),
-    "quadrant": lambda image: image.crop((0, 0, image.width // 2, image.height // 2)),
-}
 
 
 def unseen(dataset: Dataset, photos: int, seed: int) -> NDArray[np.int64]:
@@ -82,10 +55,9 @@ def write_files(dataset: Dataset, rows: NDArray[np.int64], edited: int, folder: 
     """Writes NUMBER.jpg for each photo and NUMBER-EDIT.jpg for each edit of the first ones."""
     for number, row in enumerate(rows.tolist()):
         image = dataset.images.image(row).convert("RGB")
-        (folder / f"{number:05d}.jpg").write_bytes(_jpeg(image, 95))
-        for place, (name, edit) in enumerate(EDITS.items() if number < edited else ()):
-            quality = 30 if name == "JPEG q30" else 95
-            (folder / f"{number:05d}-{place}.jpg").write_bytes(_jpeg(edit(image), quality))
+        (folder / f"{number:05d}.jpg").write_bytes(jpeg(image, 95))
+        for place, edit in enumerate(EDITS.values() if number < edited else ()):
+            (folder / f"{number:05d}-{place}.jpg").write_bytes(jpeg(edit(image), 95))
 
 
 def judged(found: Duplicates, edited: int) -> dict[str, Any]:
@@ -190,7 +162,7 @@ def main() -> None:
     for row in results:
         print(f"{row['level']}: precision {row['precision']:.4f}, {len(row['false'])} false")
         for edit, recall in row["recall"].items():
-            print(f"  {edit:10} {recall:.3f}{'  mild' if edit in MILD else ''}")
+            print(f"  {edit:17} {recall:.3f}{'  mild' if edit in MILD else ''}")
     copy = results[0]
     good = copy["precision"] >= PRECISION and copy["mild recall"] >= RECALL
     print(f"copy: {verdict(good)} precision {PRECISION} at recall {RECALL} over the mild edits")

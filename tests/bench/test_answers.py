@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import answers
-from answer_data import CELLS, EDITS, SMALLEST, Edited, map_cells, unit, windows_of
+from answer_data import CELLS, SMALLEST, map_cells, unit, windows_of
 from answer_measures import agreement, mean_average_precision, quality
 from answer_report import AGREEMENT, COPIES, QUADRANT, speed_targets, table, targets
-from helpers.small_model import photo, small_model, write_photos
+from edits import EDITS, Edited
+from helpers.answer_run import write_dataset, write_model
+from helpers.small_model import photo, write_photos
 from mchindex.datasets.base import FileSource
-from mchindex.models.fine import FineHash
 from mchindex.regions import corners_and_centre, overlaps
 
 
@@ -184,28 +184,13 @@ def test_the_table_has_a_line_for_every_contender_and_why_one_is_missing() -> No
     assert any(line.split() == ["a", "slow", "peer", "build", "stopped"] for line in lines)
 
 
-def write_dataset(folder: Path) -> None:
-    """40 pictures of two classes: 10 queries, 24 others, and 6 to train on."""
-    write_photos(folder / "images", 40)
-    splits = ["query"] * 10 + ["database"] * 24 + ["train"] * 6
-    rows = [
-        f"{i:03d}.png,{'even' if i % 2 == 0 else 'odd'},{split}" for i, split in enumerate(splits)
-    ]
-    (folder / "labels.csv").write_text("\n".join(["file,labels,split", *rows]) + "\n")
-    (folder / "classes.txt").write_text("even\nodd\n")
-
-
 def test_a_small_run_from_the_images_to_the_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("faiss")
     pytest.importorskip("usearch")
     write_dataset(tmp_path / "data")
-    model = small_model()
-    features = model.extractor([photo(i) for i in range(34, 40)], model.layout.array())
-    model.fine = FineHash.fit(torch.from_numpy(features).flatten(0, 1), 64)
-    model.about = {"seed": 0}
-    model.save(tmp_path / "model")
+    write_model(tmp_path / "model")
     file = tmp_path / "answers.json"
     options = ["--data", tmp_path / "data", "--model", tmp_path / "model", "--cache",
                tmp_path / "cache", "--json", file, "--many", 60, "--repeats", 1,
