@@ -341,14 +341,16 @@ def _print(answer: _Answer, titled: bool, first: int) -> None:
         console.print("nothing found")
         return
     with_ids = any(hit.path is not None and hit.path != hit.id for hit in hits)
-    names = ("score", "distance", "region", *(("id",) if with_ids else ()), "image")
+    with_codes = any(hit.distance >= 0 for hit in hits)  # words have no code
+    names = (
+        "score", *(("distance",) if with_codes else ()), "region",
+        *(("id",) if with_ids else ()), "image",
+    )  # fmt: skip
     table = show.listing("", *names)
     for place, hit in enumerate(hits, first):
         cells = (str(hit.id), hit.path or "") if with_ids else (hit.path or str(hit.id),)
-        distance = str(hit.distance) if hit.distance >= 0 else ""  # words have no code
-        table.add_row(
-            str(place), f"{hit.score:.2f}", distance, *map(show.line, (hit.region, *cells))
-        )
+        numbers = (f"{hit.score:.2f}", *((str(hit.distance),) if with_codes else ()))
+        table.add_row(str(place), *numbers, *map(show.line, (hit.region, *cells)))
     console.print(table)
     limit = ""
     if hits.limited_by in ("max_radius", "max_buckets"):

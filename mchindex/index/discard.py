@@ -18,6 +18,7 @@ from io import BufferedIOBase, BufferedRandom
 from pathlib import Path
 from typing import NamedTuple
 
+from mchindex.errors import MCHError
 from mchindex.files import open_file, sync_folder
 from mchindex.index.adding import Failure
 from mchindex.index.duplicates import Duplicate, DuplicateGroup
@@ -43,7 +44,7 @@ class Discarded:
         return f"{len(self.moved)} moved, {len(self.deleted)} deleted, {len(self.failed)} failed"
 
 
-class _NotTouchedError(Exception):
+class _NotTouchedError(MCHError):
     """Why a file is left as it is."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helpers.fine_model import fine_model, write_copies
+from helpers.fine_models import fine_model, write_copies
 from mchindex import MCHIndex
 from mchindex.cli import duplicates as command
 from mchindex.cli import run
@@ -21,7 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MCH_INDEX", raising=False)
     write_copies(tmp_path / "photos", 6)
-    with MCHIndex.open(tmp_path / "photos.mch", fine_model()) as index:
+    with MCHIndex.open(tmp_path / "photos.mch", fine_model(128, 300)) as index:
         index.add(tmp_path / "photos")
     return tmp_path
 

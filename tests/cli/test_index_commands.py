@@ -162,7 +162,7 @@ def test_add_reports_what_it_did(empty: Path, capsys: Capture) -> None:
     assert min(took) > 0
     assert facts == {
         "index": "photos.mch", "images": 12, "added": 12, "replaced": 0, "skipped": 0, "failed": 0,
-        "ignored": 1, "pruned": 0, "failures": [],
+        "ignored": 1, "pruned": 0, "without_fine": 0, "failures": [],
     }  # fmt: skip
     photo(50).save(empty / "photos" / "003.png")
     write_photos(empty / "photos", 1, first=20)
@@ -347,7 +347,8 @@ def test_search_prints_the_hits(home: Path, capsys: Capture) -> None:
         hits = index.search("photos/004.png", 3)
         want = [
             {
-                "id": h.id, "distance": h.distance, "region": h.region, "box": list(h.box or ()),
+                "id": h.id, "score": h.score, "similarity": h.similarity,
+                "distance": h.distance, "region": h.region, "box": list(h.box or ()),
                 "path": h.path, "metadata": dict(h.metadata),
             }
             for h in hits

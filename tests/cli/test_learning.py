@@ -197,7 +197,7 @@ def test_train_repeats_its_weights_and_prints_a_summary(
     # stderr is not a terminal, so there is one line per stage.
     stages = [line.split(":")[0] for line in progress.splitlines()]
     assert stages == [
-        "backbone", "features", "base dch", "rewards", "agent",
+        "backbone", "features", "base dch", "rewards", "agent", "fine codes",
         "query features", "database features", "evaluation",
     ]  # fmt: skip
 

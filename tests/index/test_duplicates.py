@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.fine_model import fine_model, write_copies
+from helpers.fine_models import fine_model, write_copies
 from helpers.small_model import photo
 from mchindex import MCHIndex
 from mchindex.index.duplicates import (
@@ -188,7 +188,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def index(tmp_path: Path, files: dict[str, Path]) -> Any:
-    with MCHIndex.open(tmp_path / "photos.mch", fine_model()) as index:
+    with MCHIndex.open(tmp_path / "photos.mch", fine_model(128, 300)) as index:
         index.add(tmp_path / "photos", metadata=lambda path: {"first": Path(path).name[0] == "0"})
         yield index
 
@@ -220,7 +220,7 @@ def test_of_equal_images_the_oldest_file_is_kept(tmp_path: Path) -> None:
     for name, time in (("a.png", 3_000), ("b.png", 1_000), ("c.png", 2_000)):
         photo(0).save(folder / name)
         os.utime(folder / name, (time, time))
-    with MCHIndex(fine_model()) as index:
+    with MCHIndex(fine_model(128, 300)) as index:
         index.add(folder)
         (group,) = index.duplicates()
         assert names(group)[0] == "b.png"
@@ -246,7 +246,7 @@ def test_wrong_levels_and_indexes_without_fine_codes_are_refused(index: MCHIndex
         other.add_codes([1, 2], np.zeros((2, 4), np.uint8))
         with pytest.raises(ValueError, match="no fine codes"):
             other.duplicates()
-    with MCHIndex(fine_model()) as empty:
+    with MCHIndex(fine_model(128, 300)) as empty:
         assert len(empty.duplicates()) == 0
 
 
@@ -338,7 +338,7 @@ def test_another_name_of_the_keeper_is_not_deleted(tmp_path: Path) -> None:
     photo(0).save(folder / "a.png")
     os.link(folder / "a.png", folder / "b.png")
     (folder / "c.png").symlink_to(folder / "a.png")
-    with MCHIndex(fine_model()) as index:
+    with MCHIndex(fine_model(128, 300)) as index:
         index.add([folder / name for name in ("a.png", "b.png", "c.png")])
         result = index.discard(index.duplicates(), delete=True)
         assert len(index) == 3
@@ -361,7 +361,7 @@ def test_images_replaced_or_removed_since_are_left_alone(
 
 
 def test_pictures_without_files_are_left_alone() -> None:
-    with MCHIndex(fine_model()) as index:
+    with MCHIndex(fine_model(128, 300)) as index:
         index.add([photo(0), photo(0), photo(1)])
         result = index.discard(index.duplicates(), delete=True)
         assert len(index) == 3

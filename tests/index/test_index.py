@@ -322,7 +322,7 @@ def test_a_search_by_id_leaves_the_image_out(index: MCHIndex) -> None:
         index.search(id="a", region="centre")
     wrong: list[dict[str, Any]] = [{}, {"query": drawn(0), "id": "a"}]
     for arguments in wrong:
-        with pytest.raises(TypeError, match="query or the id"):
+        with pytest.raises(TypeError, match="query, the id"):
             index.search(**arguments)
 
 

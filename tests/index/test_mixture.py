@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helpers.fine_model import fine_model
+from helpers.fine_models import fine_model
 from helpers.small_model import photo
 from mchindex import MCHIndex
 from mchindex.index.mixture import _majority
 from mchindex.storage.records import Row, code_type
 
-FINE = fine_model(256)
+FINE = fine_model(256, 300)
 BITS = 256
 
 
@@ -36,7 +36,11 @@ def index() -> Any:
     }  # fmt: skip
     with MCHIndex(FINE) as index:
         index.add([photo(0)], ids=["photo"])
-        index.add_records([row(id, np.packbits(bits)) for id, bits in signs.items()])
+        assert FINE.fine is not None
+        index.add_records(
+            [row(id, np.packbits(bits)) for id, bits in signs.items()],
+            (BITS, FINE.fine.fingerprint),
+        )
         index.remove("photo")
         yield index
 
@@ -122,7 +126,7 @@ def test_what_makes_no_query_is_refused(index: MCHIndex) -> None:
         ({"like": [99]}, KeyError, "there is no image 99"),
         ({"unlike": ["a"]}, TypeError, "images in like"),
         ({"query": photo(0), "unlike": ["a"]}, TypeError, "unlike needs like"),
-        ({"like": ["a"], "id": "a"}, TypeError, "either a query or the id"),
+        ({"like": ["a"], "id": "a"}, TypeError, "either a query, the id"),
         ({"like": ["a"], "region": "whole"}, TypeError, "takes regions with its images"),
         ({"like": [("a", "roof")]}, ValueError, "no code for 'roof'"),
         ({"like": [(photo(0), "whole")]}, ValueError, "must be a box"),

@@ -28,7 +28,7 @@ from mchindex import BucketTable, MCHIndex
 from mchindex.cli import run
 from mchindex.index.export import export_index
 from mchindex.index.importing import import_index
-from mchindex.index.ranking import Query
+from mchindex.index.ranking import WEIGHTS, Query
 from mchindex.index.results import Hits
 from mchindex.index.verify import verify
 from mchindex.models import MCHModel
@@ -289,8 +289,9 @@ def as_rows(hits: Hits) -> list[Any]:
 
 @pytest.mark.parametrize("rank", ["best", "fine", "code"])
 def test_an_index_of_format_2_gives_the_same_answers(
-    second: Path, tmp_path: Path, rank: Any
+    second: Path, tmp_path: Path, rank: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(WEIGHTS, "best", tuple(EXPECTED_2["weights"]))
     asked = Query(
         np.array(EXPECTED_2["queries"], np.uint8), np.array(EXPECTED_2["projections"], np.float32)
     )
