@@ -198,7 +198,7 @@ def test_train_repeats_its_weights_and_prints_a_summary(
     stages = [line.split(":")[0] for line in progress.splitlines()]
     assert stages == [
         "backbone", "features", "base dch", "rewards", "agent", "fine codes",
-        "query features", "database features", "evaluation",
+        "words", "query features", "database features", "evaluation",
     ]  # fmt: skip
 
 
