@@ -60,6 +60,14 @@ def train(
         ),
     ] = None,
     bits: Annotated[int, model_option(help="Bits per code, a multiple of 8 up to 256.")] = 64,
+    fine: Annotated[
+        int,
+        model_option(
+            "--fine-bits",
+            help="Bits per fine code, by which hits are ranked: a multiple of 8 up to 1024, or 0 "
+            "for none.",
+        ),
+    ] = 256,
     backbone: Annotated[
         str,
         model_option(
@@ -208,6 +216,7 @@ def train(
         paper_agent,
         method=method,
         bits=bits,
+        fine=fine,
         backbone=backbone,
         size=size,
         weights=None if weights is None else str(weights),
@@ -331,11 +340,12 @@ def _summary(
     model, console = trained.model, show.output()
     name = model.method.name.upper()
     title = name if model.policy is None else f"MCH-{name}"
+    fine_bits = "" if model.fine is None else f" and fine codes of {model.fine.bits}"
     console.print()
     console.print(
         show.line(
             (title, "bold"),
-            f", {model.bits} bits, {model.backbone.name} at {model.backbone.size} px,"
+            f", {model.bits} bits{fine_bits}, {model.backbone.name} at {model.backbone.size} px,"
             f" {model.mode} regions",
         )
     )

@@ -495,6 +495,7 @@ def test_eval_of_a_model_without_a_policy(
         ("--method nonsense", "no method is called 'nonsense': there are lsh, "),
         ("--backbone nonsense", "no backbone is called 'nonsense': there are "),
         ("--bits 63", "multiple of 8"),
+        ("--fine-bits 63", "multiple of 8"),
         ("--sigma 2", "sigma"),
         ("--xi 2", "xi"),
         ("--crops 0", "at least 1"),

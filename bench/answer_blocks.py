@@ -1,0 +1,239 @@
+"""What README and docs say about answers, regions and duplicates, from the records in
+bench/results/."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from answer_report import by_label
+from common import RESULTS
+from edits import EDITS
+
+Row = Mapping[str, Any]
+SHOWN = {
+    "best": "**ours, `best`**",
+    "fine": "ours, `fine`",
+    "code": "ours, `code`: the paper's order",
+    "fine, one code per image": "one fine code per image",
+    "float cosine, flat": "the backbone's 1,280 floats, cosine",
+}
+
+
+def read_record(name: str, script: str) -> dict[str, Any]:
+    path = RESULTS / name
+    if not path.exists():
+        sys.exit(f"there is no {path}: run {script}")
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content
+
+
+def short(figure: float, digits: int = 3) -> str:
+    """A share without its leading zero."""
+    return f"{figure:.{digits}f}".removeprefix("0")
+
+
+def lines_of(head: list[str], rows: list[list[str]]) -> list[str]:
+    """A table in Markdown."""
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def paragraph(*sentences: str) -> str:
+    return textwrap.fill(" ".join(sentences), 119, break_long_words=False, break_on_hyphens=False)
+
+
+def answers() -> dict[str, Any]:
+    return read_record("answers.json", "bench/answers.py")
+
+
+def answers_block() -> str:
+    """For the README: how good answers are, and how fast at a million."""
+    content = answers()
+    images, many = content["settings"]["images"], content["settings"]["many"]
+    found = by_label(content["quality"])
+    sizes = {
+        "best": by_label(content["speed"]["many"])["ours, best"]["bytes_per_image"],
+        "float cosine, flat": by_label(content["speed"]["own"])["float cosine, flat"][
+            "bytes_per_image"
+        ],
+    }
+    rows = []
+    for label in ("float cosine, flat", "code", "best"):
+        row = found[label]
+        size = f"{sizes[label]:,.0f}" if label in sizes else ""
+        copies = [short(row["copies"][edit], 2) for edit in ("JPEG q30", "half size", "grey")]
+        rows.append([
+            SHOWN[label], short(row["ndcg"]), short(row["precision"]), short(row["map"]),
+            " / ".join(copies),
+            f"{short(row['copies']['top-left quadrant'], 2)} / {short(row['quadrant_in_ten'], 2)}",
+            size,
+        ])  # fmt: skip
+    head = [
+        f"{images['indexed']:,} images, {images['queries']:,} queries", "nDCG@10", "P@10", "mAP",
+        "a copy finds its original first: JPEG / half size / grey",
+        "a quadrant finds its picture: first / in ten", "bytes per image",
+    ]  # fmt: skip
+    fast = by_label(content["speed"]["many"])
+    best, every = fast["ours, best"], fast["ours, exhaustive"]
+    lines = [
+        "Photographs of COCO that the model `coco-64` was not trained on:",
+        "",
+        *lines_of(head, rows),
+        "",
+        paragraph(
+            f"Among {many:,} images, `best` answers {best['qps']:,.0f} queries per second on one",
+            f"thread, {best['cpu_qps'] / every['cpu_qps']:.1f} times as many as when it compares",
+            f"every image, and finds {short(best['agreement'])} of the same first ten.",
+            "`python bench/answers.py --data DIR` measures this;",
+            "[docs/answers.md](docs/answers.md) has all figures, beside FAISS and usearch.",
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def quality_block() -> str:
+    """For docs/answers.md: every figure of a run."""
+    content = answers()
+    images = content["settings"]["images"]
+    edits = list(EDITS)[:-1]
+    head = ["", "nDCG@10", "P@10", "weighted Jaccard@10", "mAP", "itself first"]
+    rows, copies = [], []
+    for row in content["quality"]:
+        name = SHOWN[row["label"]]
+        measures = ("ndcg", "precision", "jaccard", "map", "itself")
+        rows.append([name, *(short(row[key]) for key in measures)])
+        copies.append([
+            name, *(short(row["copies"][edit], 2) for edit in edits),
+            short(row["copies"]["top-left quadrant"], 2), short(row["quadrant_in_ten"], 2),
+        ])  # fmt: skip
+    missed = [t["what"] for t in content["targets"] if not t["meets"]]
+    lines = [
+        paragraph(
+            f"`coco-64`, {images['indexed']:,} indexed images and {images['queries']:,} queries of",
+            "COCO, none of them used in training. Settings were chosen on",
+            f"{images['validation']:,} other images.",
+        ),
+        "",
+        *lines_of(head, rows),
+        "",
+        paragraph(
+            "How often an edited copy of an indexed image finds it first; the last two columns:",
+            "its top left quadrant, first and among the first ten:",
+        ),
+        "",
+        *lines_of(["", *edits, "quadrant", "in ten"], copies),
+    ]
+    many = f"{content['settings']['many']:,} windows of images"
+    titles = {
+        "own": f"{images['indexed']:,} images; peers have all 1,280 floats",
+        "many": f"{many}; peers have 128 principal components",
+    }
+    for size, title in titles.items():
+        lines += ["", f"{title}:", "", *speed_lines(content["speed"][size])]
+    lines += [
+        "",
+        paragraph(
+            "Speeds are of one thread unless it says two; by processor time, waiting for other",
+            "programs does not count. Windows of one image have its labels, so the nDCG@10 of a",
+            "million differs from that of the images.",
+            f"Targets missed: {'; '.join(missed) or 'none'}.",
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def speed_lines(rows: list[Row]) -> list[str]:
+    head = ["", "nDCG@10", "same first ten as exhaustive", "bytes per image",
+            "queries per second", "by processor time"]  # fmt: skip
+    out = []
+    for row in rows:
+        if row["note"]:
+            out.append([row["label"], row["note"], "", "", "", ""])
+            continue
+        same = "" if row["agreement"] is None else short(row["agreement"])
+        out.append([
+            row["label"], short(row["ndcg"]), same, f"{row['bytes_per_image']:,.0f}",
+            f"{row['qps']:,.0f}", f"{row['cpu_qps']:,.0f}",
+        ])  # fmt: skip
+    return lines_of(head, out)
+
+
+def regions_block() -> str:
+    """For docs/answers.md: what regions find, and whether they say where."""
+    content = read_record("regions.json", "bench/regions.py")
+    settings, rows = content["settings"], content["rows"]
+    parts = rows[0]["parts"]
+    low, high = settings["sides"]
+    table = []
+    for row in rows:
+        best, fine, floats = (row["things"][rank] for rank in ("best", "fine", "floats"))
+        words, asked = row["words"], row["queries"]
+        table.append([
+            row["layout"], str(row["bytes"]),
+            *(f"{short(x['first'], 2)} / {short(x['in_ten'], 2)}" for x in (best, fine, floats)),
+            f"{short(fine['inside'], 2)} ({short(fine['inside_by_chance'], 2)})",
+            f"{short(words['inside'], 2)} ({short(words['inside_by_chance'], 2)})",
+            short(asked["region"], 2),
+        ])  # fmt: skip
+    head = [
+        "regions", "bytes", "found by `best`: first / in ten", "by `fine`", "by their floats",
+        "region inside the box (chance)", "by words (chance)", "P@10 of region queries",
+    ]  # fmt: skip
+    asked = rows[0]["queries"]
+    lines = [
+        paragraph(
+            f"Parts that are cut out of {settings['cut']:,} indexed images and encoded as pictures",
+            f"of their own find the image first in {short(parts['fine']['first'], 2)} of all cases",
+            f"with `fine` ({short(parts['best']['first'], 2)} with `best`,",
+            f"{short(parts['floats']['first'], 2)} by floats), and the hit names the right part in",
+            f"{short(parts['fine']['names_the_part'], 2)} (chance: {short(1 / 6, 2)}). P@10 is",
+            f"{short(asked['whole'], 2)} with whole images as queries,",
+            f"{short(asked['region'], 2)} with their regions, {short(asked['cut_out'], 2)} with",
+            f"the same parts cut out, and {short(asked['chance'], 2)} by chance.",
+        ),
+        "",
+        paragraph(
+            f"Things with boxes: {settings['pasted']:,} photographs, each pasted into another one",
+            f"with {low:g} to {high:g} of its sides:",
+        ),
+        "",
+        *lines_of(head, table),
+        "",
+        paragraph(
+            "Regions of pooled features say well where a thing is. But a thing that fills a tenth",
+            "to a third of a picture is seldom enough to find the picture, neither by floats nor",
+            "with finer layouts.",
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def duplicates_block() -> str:
+    """For docs/duplicates.md: precision and recall of the levels, and the time."""
+    content = read_record("duplicates.json", "bench/duplicates.py")
+    levels = [row for row in content["rows"] if "precision" in row]
+    times = [row for row in content["rows"] if "seconds" in row]
+    mild = content["settings"]["mild"]
+    edits = [*mild, *(edit for edit in EDITS if edit not in mild)]
+    rows = [["precision", *(short(row["precision"]) for row in levels)]]
+    for edit in edits:
+        rows.append([f"recall: {edit}", *(f"{row['recall'][edit]:.2f}" for row in levels)])
+        if edit == mild[-1]:
+            rows.append([
+                "mean recall of these five mild edits",
+                *(f"{row['mild recall']:.2f}" for row in levels),
+            ])  # fmt: skip
+    spent = " and ".join(f"{row['seconds']:.0f} s at `{row['level']}`" for row in times)
+    lines = lines_of(["", *(f"`{row['level']}`" for row in levels)], rows)
+    if times:
+        lines += [
+            "",
+            paragraph(
+                f"{times[0]['images']:,} pseudo images (windows of photos) took {spent} on",
+                f"{content['machine']['cores']} cores, without reading the records of the images.",
+            ),
+        ]
+    return "\n".join(lines) + "\n"
