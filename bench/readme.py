@@ -1,4 +1,5 @@
-"""Writes the figures in README.md and docs/learning.md, from bench/results/ and docs/paper/.
+"""Writes the figures in README.md, docs/learning.md and docs/words.md, from bench/results/ and
+docs/paper/.
 
 python bench/readme.py           # rewrite the blocks
 python bench/readme.py --check   # exit 1 if they differ from the results
@@ -22,6 +23,7 @@ from verdicts import RATIOS, ks, measured, winner
 
 ROOT = Path(__file__).parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs" / "learning.md"
+WORDS = ROOT / "docs" / "words.md"
 REPORT = ROOT / "docs" / "paper" / "paper.json"
 NAMES = {
     Cell(): "clustered, 64 bits",
@@ -89,6 +91,49 @@ def search_block() -> str:
     return "\n".join(lines) + "\n"
 
 
+def short(figure: float, digits: int = 3) -> str:
+    """A share without its leading zero."""
+    return f"{figure:.{digits}f}".removeprefix("0")
+
+
+def words_block() -> str:
+    path = RESULTS / "words.json"
+    if not path.exists():
+        sys.exit(f"no {path}: run bench/word_search.py")
+    data = json.loads(path.read_text("utf-8"))
+    words, floats, share = data["words"], data["floats"], data["share"]
+    general, pairs, regions = data["general"], data["pairs"], data["regions"]
+    shown = [name for name in general if name not in ("words", "map", "p10")]
+    few = ", ".join(f'"{name}" {short(general[name], 1)}' for name in shown)
+    return f"""`python bench/word_search.py --data DIR`, with `{data["settings"]["model"]}` and
+{data["settings"]["images"]:,} images that it was not trained on:
+
+| COCO's 80 classes | mAP | P@10 |
+|---|---|---|
+| words on fine codes (192 bytes per image) | {short(words["map"])} | {short(words["p10"])} |
+| classifiers learnt in the same way on the features (six times 1,280 floats) | {short(floats["map"])} | {short(floats["p10"])} |
+| share | **{short(share["map"])}** | {short(share["p10"])} |
+
+| general words | mAP | P@10 |
+|---|---|---|
+| {general["words"]} words above COCO's classes | {short(general["map"])} | {short(general["p10"])} |
+
+P@10 of some: {few}. An image counts as right if it has a label below the word. What COCO has no label for, such as a
+tomato for "food", counts as wrong.
+
+| two words, up to 200 pairs of classes | mAP | by the first word alone |
+|---|---|---|
+| "a, b": both | {short(pairs["both"])} | {short(pairs["both_by_first_word"])} |
+| "a, -b": the first without the second | {short(pairs["without"])} | {short(pairs["without_by_first_word"])} |
+
+**Where**: the data has no boxes, so whether a region contains the thing cannot be counted. Instead, the five parts of a
+picture were cut out, encoded as pictures of their own, and judged by the classifiers on features. Of {regions["hits"]} right hits
+that showed a part, that part was the most probable one of the five in {short(regions["shown_is_most_probable"], 2)} (chance: .20). The classifiers saw
+the thing in {short(regions["shown_has_the_thing"], 2)} of the parts shown, and in {short(regions["any_has_the_thing"], 2)} of all parts. The judge shares its backbone with the
+words, so this is evidence and no proof.
+"""  # noqa: E501
+
+
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     README: {
         "figures": search_block,
@@ -96,6 +141,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
         "beyond": partial(paper_block, "beyond-readme.md.j2"),
     },
     DOCS: {"beyond": partial(paper_block, "beyond-docs.md.j2")},
+    WORDS: {"words": words_block},
 }
 
 
