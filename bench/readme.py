@@ -118,8 +118,9 @@ def words_block() -> str:
 |---|---|---|
 | {general["words"]} words above COCO's classes | {short(general["map"])} | {short(general["p10"])} |
 
-P@10 of some: {few}. An image counts as right if it has a label below the word. What COCO has no label for, such as a
-tomato for "food", counts as wrong.
+P@10 of some: {few}.
+An image counts as right if it has a label below the word. What COCO has no label for, such as a tomato for "food",
+counts as wrong.
 
 | two words, up to 200 pairs of classes | mAP | by the first word alone |
 |---|---|---|
