@@ -1,4 +1,4 @@
-"""What README and docs say about answers, regions and duplicates, from the records in
+"""What README and docs say about answers, regions, duplicates and words, from the records in
 bench/results/."""
 
 from __future__ import annotations
@@ -237,3 +237,40 @@ def duplicates_block() -> str:
             ),
         ]
     return "\n".join(lines) + "\n"
+
+
+def words_block() -> str:
+    """For docs/words.md: how well words find things, and where."""
+    data = read_record("words.json", "bench/word_search.py")
+    words, floats, share = data["words"], data["floats"], data["share"]
+    general, pairs, regions = data["general"], data["pairs"], data["regions"]
+    shown = [name for name in general if name not in ("words", "map", "p10")]
+    few = ", ".join(f'"{name}" {short(general[name], 1)}' for name in shown)
+    return f"""`python bench/word_search.py --data DIR`, with `{data["settings"]["model"]}` and
+{data["settings"]["images"]:,} images that it was not trained on:
+
+| COCO's 80 classes | mAP | P@10 |
+|---|---|---|
+| words on fine codes (192 bytes per image) | {short(words["map"])} | {short(words["p10"])} |
+| classifiers learnt in the same way on the features (six times 1,280 floats) | {short(floats["map"])} | {short(floats["p10"])} |
+| share | **{short(share["map"])}** | {short(share["p10"])} |
+
+| general words | mAP | P@10 |
+|---|---|---|
+| {general["words"]} words above COCO's classes | {short(general["map"])} | {short(general["p10"])} |
+
+P@10 of some: {few}.
+An image counts as right if it has a label below the word. What COCO has no label for, such as a tomato for "food",
+counts as wrong.
+
+| two words, up to 200 pairs of classes | mAP | by the first word alone |
+|---|---|---|
+| "a, b": both | {short(pairs["both"])} | {short(pairs["both_by_first_word"])} |
+| "a, -b": the first without the second | {short(pairs["without"])} | {short(pairs["without_by_first_word"])} |
+
+**Where**: the data has no boxes. So the five parts of a picture were cut out, encoded as pictures of their own, and judged by the classifiers on features. Of {regions["hits"]} right hits
+that showed a part, that part was the most probable one of the five in {short(regions["shown_is_most_probable"], 2)} (chance: .20). The classifiers saw
+the thing in {short(regions["shown_has_the_thing"], 2)} of the parts shown, and in {short(regions["any_has_the_thing"], 2)} of all parts. The judge shares its backbone with the
+words, so this is evidence and no proof. [answers.md](answers.md#regions) has a test with pasted things, whose boxes are
+known.
+"""  # noqa: E501

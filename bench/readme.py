@@ -1,4 +1,4 @@
-"""Writes the figures in README.md and docs/learning.md, from bench/results/ and docs/paper/.
+"""Writes the figures in README.md and docs/, from bench/results/ and docs/paper/.
 
 python bench/readme.py           # rewrite the blocks
 python bench/readme.py --check   # exit 1 if they differ from the results
@@ -14,6 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from answer_blocks import (
+    answers_block,
+    duplicates_block,
+    quality_block,
+    regions_block,
+    words_block,
+)
 from common import RESULTS, Cell
 from measurements import Row
 from paper.records import Record, from_json
@@ -21,8 +28,8 @@ from paper.report import render
 from verdicts import RATIOS, ks, measured, winner
 
 ROOT = Path(__file__).parents[1]
-README, DOCS = ROOT / "README.md", ROOT / "docs" / "learning.md"
-REPORT = ROOT / "docs" / "paper" / "paper.json"
+README, FOLDER = ROOT / "README.md", ROOT / "docs"
+REPORT = FOLDER / "paper" / "paper.json"
 NAMES = {
     Cell(): "clustered, 64 bits",
     Cell(bits=32): "clustered, 32 bits",
@@ -91,11 +98,15 @@ def search_block() -> str:
 
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     README: {
+        "answers": answers_block,
         "figures": search_block,
         "learning": partial(paper_block, "learning.md.j2"),
         "beyond": partial(paper_block, "beyond-readme.md.j2"),
     },
-    DOCS: {"beyond": partial(paper_block, "beyond-docs.md.j2")},
+    FOLDER / "learning.md": {"beyond": partial(paper_block, "beyond-docs.md.j2")},
+    FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},
+    FOLDER / "duplicates.md": {"duplicates": duplicates_block},
+    FOLDER / "words.md": {"words": words_block},
 }
 
 

@@ -5,6 +5,9 @@
 - mAP and P@10 of COCO's classes: by words on fine codes, and by the classifiers on the features
   themselves (1,280 floats per region) that are learnt in the same way and from which the words
   learn.
+- General words, which have classes of COCO below them and are none themselves: mAP and P@10. An
+  image is right if it has a label below the word. Things below it that are no class of COCO count
+  as wrong, so that these figures are lower bounds.
 - Two words: mAP of images that have both labels, or the first without the second.
 - Regions: there are no boxes in the data. The parts of a picture are cut out, encoded as pictures
   of their own, and judged by the classifiers on features. Reported is how often the region that a
@@ -15,13 +18,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from common import script
+from common import RESULTS, record, script, write_json
 from mchindex._core import FineTable
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.index.words import ranked_by_words
@@ -30,9 +34,12 @@ from mchindex.models.words import Classifier, Words, on_features, scaled
 from mchindex.regions import WHOLE, in_pixels
 from mchindex.training.features import FeatureCache, Fixed, default_cache
 from ship import parts
+from words import coco_classes, read_table
 
 Figures = dict[str, float]
+SHOWN = ("animal", "vehicle", "food", "fruit", "furniture", "sports equipment")
 PAIR = 8  # images, at least, that a pair of words must have to be measured
+LEAST = 10  # images that a general word must have to be measured
 PER_CLASS = 5  # hits per class whose regions are judged
 
 
@@ -65,6 +72,24 @@ def scores_of(table: FineTable, words: Words, text: str) -> NDArray[np.float32]:
     scores = np.empty(len(table), np.float32)
     scores[found.keys[0]] = found.scores[0]
     return scores
+
+
+def general(table: FineTable, words: Words, names: list[str], labels: NDArray[np.bool_]) -> Figures:
+    """mAP and P@10 of general words: the means, and P@10 of some of them."""
+    things = read_table()
+    found: dict[str, tuple[float, float]] = {}
+    for thing, own in zip(things, coco_classes(things, names), strict=True):
+        right = np.any(labels[:, own], axis=1)
+        if not thing.coco and right.sum() >= LEAST:
+            scores = scores_of(table, words, thing.names[0])
+            first = np.argsort(-scores, kind="stable")[:10]
+            found[thing.names[0]] = average_precision(scores, right), float(right[first].mean())
+    return {
+        "words": len(found),
+        "map": float(np.mean([ap for ap, _ in found.values()])),
+        "p10": float(np.mean([p for _, p in found.values()])),
+        **{name: found[name][1] for name in SHOWN},
+    }
 
 
 def pairs(table: FineTable, words: Words, names: list[str], labels: NDArray[np.bool_]) -> Figures:
@@ -119,31 +144,64 @@ def regions_of(
     }
 
 
-def measured(
-    model: MCHModel,
-    data: Dataset,
-    training: tuple[NDArray[np.float16], NDArray[np.bool_]],
-    features: NDArray[np.float16],
-    rows: NDArray[np.int64],
-) -> dict[str, Figures]:
-    """All figures: `training` are features and labels, `features` those of the images `rows`."""
-    assert model.words is not None
-    assert model.fine is not None
-    labels, names = data.labels[rows], list(data.classes)
-    table = table_of(model.fine.codes(features))
-    by_words = np.stack([scores_of(table, model.words, name) for name in names], 1)
-    teacher = on_features(torch.from_numpy(training[0]), torch.from_numpy(training[1]).float())
-    on_floats = torch.cat(
-        [teacher.scores(scaled(x)) for x in torch.from_numpy(features).split(256)]
-    ).numpy()
-    words, floats = by_class(by_words, labels), by_class(on_floats, labels)
-    return {
-        "words": words,
-        "floats": floats,
-        "share": {key: words[key] / floats[key] for key in words},
-        "pairs": pairs(table, model.words, names, labels),
-        "regions": regions_of(table, model, teacher, data, rows),
-    }
+@dataclass(frozen=True)
+class Unseen:
+    """Images that a model was not trained on, and classifiers on the features of others."""
+
+    model: MCHModel
+    data: Dataset
+    rows: NDArray[np.int64]
+    features: NDArray[np.float16]  # (n, regions, dim)
+    teacher: Classifier
+
+    @classmethod
+    def read(
+        cls, model: MCHModel, data: Dataset, cache: FeatureCache, rows: NDArray[np.int64]
+    ) -> Unseen:
+        known = parts(data, 0)[0].splits["train"]
+        learnt, features = (
+            cache.features(model.extractor, data.images, part, Fixed(model.layout))
+            for part in (known, rows)
+        )
+        labels = torch.from_numpy(data.labels[known]).float()
+        return cls(model, data, rows, features, on_features(torch.from_numpy(learnt), labels))
+
+    @property
+    def words(self) -> Words:
+        assert self.model.words is not None
+        return self.model.words
+
+    def table(self) -> FineTable:
+        assert self.model.fine is not None
+        return table_of(self.model.fine.codes(self.features))
+
+    def classes(self) -> dict[str, Figures]:
+        """Of COCO's classes: words, the classifiers on features, and the share of these."""
+        labels, table = self.data.labels[self.rows], self.table()
+        by_words = np.stack([scores_of(table, self.words, n) for n in self.data.classes], 1)
+        on_floats = torch.cat(
+            [self.teacher.scores(scaled(x)) for x in torch.from_numpy(self.features).split(256)]
+        ).numpy()
+        words, floats = by_class(by_words, labels), by_class(on_floats, labels)
+        return {
+            "words": words,
+            "floats": floats,
+            "share": {key: words[key] / floats[key] for key in words},
+        }
+
+    def all(self) -> dict[str, Figures]:
+        """All figures."""
+        labels, names, table = self.data.labels[self.rows], list(self.data.classes), self.table()
+        return self.classes() | {
+            "general": general(table, self.words, names, labels),
+            "pairs": pairs(table, self.words, names, labels),
+            "regions": regions_of(table, self.model, self.teacher, self.data, self.rows),
+        }
+
+
+def unseen_rows(data: Dataset) -> NDArray[np.int64]:
+    _, unseen = parts(data, 0)
+    return np.sort(np.r_[unseen.splits["query"], unseen.splits["database"]])
 
 
 def main() -> None:
@@ -151,17 +209,17 @@ def main() -> None:
     p.add_argument("--data", required=True, help="COCO, as for `mch train --data`")
     p.add_argument("--model", default="coco-64", help="%(default)s")
     p.add_argument("--cache", type=Path, default=default_cache(), help="features (%(default)s)")
+    p.add_argument("--json", type=Path, default=RESULTS / "words.json", help="%(default)s")
     args = p.parse_args()
     model, data = MCHModel.load(args.model), open_dataset(args.data)
-    training, unseen = parts(data, 0)
-    rows = np.sort(np.r_[unseen.splits["query"], unseen.splits["database"]])
-    known = training.splits["train"]
-    cache, layout = FeatureCache(args.cache), Fixed(model.layout)
-    learnt, new = (
-        cache.features(model.extractor, data.images, part, layout) for part in (known, rows)
-    )
-    figures = measured(model, data, (learnt, data.labels[known]), new, rows)
+    rows = unseen_rows(data)
+    figures = Unseen.read(model, data, FeatureCache(args.cache), rows).all()
     print(json.dumps(figures, indent=1))
+    settings = {"data": data.name, "model": args.model, "images": len(rows), "pair": PAIR,
+                "least": LEAST, "per_class": PER_CLASS}  # fmt: skip
+    whole = record(settings, 0, []) | figures
+    del whole["rows"]
+    write_json(args.json, whole)
 
 
 if __name__ == "__main__":

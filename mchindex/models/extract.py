@@ -328,7 +328,8 @@ def _runner(network: _Network, device: torch.device, engine: Engine) -> _TorchRu
             raise ValueError(f"ONNX Runtime cannot run this backbone: {error}") from error
         warnings.warn("ONNX Runtime cannot run this backbone: torch is used", stacklevel=3)
         return plain
-    if not np.allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(np.abs(theirs).max())):
+    atol = 1e-3 * float(np.abs(theirs).max())
+    if ours.shape != theirs.shape or not np.allclose(ours, theirs, rtol=1e-2, atol=atol):
         if engine == "onnx":
             raise ValueError("ONNX Runtime gives other features than torch for this backbone")
         warnings.warn("ONNX Runtime gives other features than torch: torch is used", stacklevel=3)

@@ -224,8 +224,9 @@ def test_a_backbone_without_a_map_cannot_be_pooled() -> None:
 
 @needs_onnx
 @modes
-def test_onnx_and_torch_agree_on_real_weights(mode: Mode) -> None:
-    lite = create_backbone("efficientnet-lite0", 96, "pretrained")
+@pytest.mark.parametrize("size", [96, 100])  # 100: some maps have an odd number of rows
+def test_onnx_and_torch_agree_on_real_weights(mode: Mode, size: int) -> None:
+    lite = create_backbone("efficientnet-lite0", size, "pretrained")
     boxes = corners_and_centre(0.5).array()
     images = [smooth(1), smooth(2)]
     one, other = (as_float(Extractor(lite, mode, CPU, e)(images, boxes)) for e in ("torch", "onnx"))
@@ -285,6 +286,21 @@ def test_a_network_that_onnx_gets_wrong_is_run_by_torch() -> None:
         assert Extractor(Wrapped(Moody(), 16), "crops", CPU).engine == "torch"
     with pytest.raises(ValueError, match="other features than torch"):
         Extractor(Wrapped(Moody(), 16), "crops", CPU, "onnx")
+
+
+@needs_onnx
+def test_a_network_to_which_onnx_gives_another_shape_is_run_by_torch() -> None:
+    class Uneven(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = -(-x.shape[2] // 2)  # 8 of 15: ONNX rounds towards 0 and takes 7
+            return x[:, :, :rows] * self.scale
+
+    with pytest.warns(UserWarning, match="other features than torch: torch is used"):
+        assert Extractor(Wrapped(Uneven(), 15), "pooled", CPU).engine == "torch"
 
 
 def test_without_onnx(net: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,19 @@ def test_its_files_are_few_and_small_and_its_card_is_true(name: str) -> None:
     assert figures["mch"]["r0"] > 1.05 * figures["base"]["r0"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_its_card_says_how_good_its_fine_codes_and_words_are(name: str) -> None:
+    about = json.loads((SHIPPED / name / "config.json").read_text())["about"]
+    card = (SHIPPED / name / "README.md").read_text()
+    ranks, words = about["ranks"], about["words"]
+    for rank in ("best", "fine", "code"):
+        assert f"| `{rank}` | {ranks[rank]['ndcg']:.3f} | {ranks[rank]['precision']:.3f} |" in card
+    assert ranks["best"]["ndcg"] > max(ranks["fine"]["ndcg"], ranks["code"]["ndcg"])
+    assert ranks["best"]["itself"] == ranks["fine"]["itself"] == 1
+    assert f"| words | {words['words']['map']:.3f} | {words['words']['p10']:.3f} |" in card
+    assert words["share"]["map"] >= 0.95
+
+
 def test_an_index_takes_coco_64_and_copies_nothing(tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "a.mch") as index:
         assert index.stats()["model"] == "coco-64"

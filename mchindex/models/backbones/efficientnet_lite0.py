@@ -33,7 +33,8 @@ class SameConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
-        pads = [max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:]]
+        # ONNX rounds quotients towards 0, so none of them may be negative.
+        pads = [max((n - 1) // stride * stride + kernel - n, 0) for n in x.shape[-2:]]
         if any(pads):
             down, across = pads
             x = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
@@ -74,13 +75,14 @@ class EfficientNetLite0(Backbone):
     dim = HEAD
     default_size = 160
     mean, std = 127.0, 128.0
+    stages = STAGES
 
     def __init__(self, size: int | None = None) -> None:
         super().__init__(size)
         self._conv_stem = SameConv(3, STEM, 3, 2)
         self._bn0 = _norm(STEM)
         blocks, channels = [], STEM
-        for repeats, kernel, stride, expansion, outputs in STAGES:
+        for repeats, kernel, stride, expansion, outputs in self.stages:
             for i in range(repeats):
                 blocks.append(Block(channels, outputs, kernel, 1 if i else stride, expansion))
                 channels = outputs
