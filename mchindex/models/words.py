@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from mchindex.errors import UnknownWordError
 from mchindex.models.fine import FineHash
-from mchindex.progress import Progress, Step, silent
+from mchindex.progress import Progress, Step, part_of, silent
 
 MOST_WORDS = 10_000  # rows in a model
 LONGEST = 1_000  # characters of the names of one row
@@ -188,15 +188,17 @@ def learn(
         features, targets = features[some], targets[some]
     inputs, bits = scaled(features), signs(features, fine)
     learnt = []
-    for part in targets.split(CLASSES, 1):
-        teacher = on_features(features, part, seed, progress)
+    parts = targets.split(CLASSES, 1)
+    for i, part in enumerate(parts):
+        first, second = (part_of(progress, 2 * i + j, 2 * len(parts)) for j in (0, 1))
+        teacher = on_features(features, part, seed, first)
         views = torch.cat(
             [
                 (teacher.logits(x).sigmoid() * own[:, None]).half()
                 for x, own in zip(inputs.split(BATCH), part.split(BATCH), strict=True)
             ]
         )
-        learnt.append(Classifier.fit(bits, part, views, 25, 0.003, 0.3, seed, progress))
+        learnt.append(Classifier.fit(bits, part, views, 25, 0.003, 0.3, seed, second))
     return torch.cat([c.weights for c in learnt], 1), torch.cat([c.offsets for c in learnt])
 
 
