@@ -89,8 +89,28 @@ def search_block() -> str:
     return "\n".join(lines) + "\n"
 
 
+def demo_block() -> str:
+    """What the demo found, as bench/hits.py recorded it."""
+    path = RESULTS / "demo.json"
+    if not path.exists():
+        sys.exit(f"no {path.name} in {RESULTS}: run bench/hits.py")
+    demo = json.loads(path.read_text("utf-8"))
+    shares, parts, words = demo["first"]["shares"], demo["parts"]["first"], demo["words"]
+    return (
+        "`make demo` draws pictures and trains a model on some of them, in a few minutes on two cores.\n"
+        f"Of the first {demo['hits']} hits, {shares['best']:.1%} share a "
+        f"class with the query (at random: {demo['first']['chance']:.1%};\n"
+        f"by one code per image: {shares['base']:.1%}; by the nearest of several codes: "
+        f"{shares['code']:.1%}). A quarter of a picture finds\n"
+        f"its picture first in {parts['best']:.0%} of cases (by codes: {parts['code']:.0%}), and "
+        f"{words['share']:.0%} of the first {demo['hits']} hits for a word show the thing.\n"
+        "The pictures above are its first examples.\n"
+    )
+
+
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     README: {
+        "demo": demo_block,
         "figures": search_block,
         "learning": partial(paper_block, "learning.md.j2"),
         "beyond": partial(paper_block, "beyond-readme.md.j2"),

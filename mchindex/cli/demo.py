@@ -136,11 +136,13 @@ def _print_scenes(result: ScenesDemo) -> None:
     )
     console.print(show.gain_table(result.base, result.mch))
     console.print(show.line(result.verdict()))
+    console.print("\nBuckets that the base needs for the same F1:")
     console.print(
         show.facts(
             {
-                f"Buckets that the base needs for F1 {needed.f1:.4f}, which MCH reaches after "
-                f"{show.number(needed.buckets, 'bucket')}:": needed.words()
+                f"F1 {needed.f1:.4f} (MCH after {show.number(needed.buckets, 'bucket')})": (
+                    needed.words()
+                )
                 for needed in result.buckets_needed
             }
         )

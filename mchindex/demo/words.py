@@ -42,12 +42,12 @@ class WordsFound:
 
 
 def find_words(index: MCHIndex, words: Sequence[str], things: Things) -> WordsFound:
-    """Searches the index by each of the words.
+    """Searches by each of the words among the pictures of `things`.
 
     `things` says for each picture, by its id, which things it shows and where.
     """
     classes_of = {picture: tuple(found) for picture, found in things.items()}
-    answers = {word: index.search(text=word, k=HITS) for word in words}
+    answers = {word: index.search(text=word, k=HITS, allowed=list(things)) for word in words}
     layout = index.layout
     assert layout is not None
     parts = [tuple(map(float, box)) for box in layout.array()[1:]]
