@@ -97,7 +97,8 @@ def demo_block() -> str:
     demo = json.loads(path.read_text("utf-8"))
     shares, parts, words = demo["first"]["shares"], demo["parts"]["first"], demo["words"]
     return (
-        "`make demo` draws pictures and trains a model on some of them, in a few minutes on two cores.\n"
+        "`make demo` draws pictures and trains a model on some of them, in a few minutes on two "
+        "cores.\n"
         f"Of the first {demo['hits']} hits, {shares['best']:.1%} share a "
         f"class with the query (at random: {demo['first']['chance']:.1%};\n"
         f"by one code per image: {shares['base']:.1%}; by the nearest of several codes: "

@@ -57,8 +57,8 @@ def find_words(index: MCHIndex, words: Sequence[str], things: Things) -> WordsFo
         shares[word] = len(right) / max(1, len(hits))
         for hit in filter(by_region, right):
             thing = things[str(hit.id)][word]
-            inside.append(_has_middle(_region(hit, index), thing))
-            chances.append(np.mean([_has_middle(part, thing) for part in parts]))
+            inside.append(has_middle(_region(hit, index), thing))
+            chances.append(np.mean([has_middle(part, thing) for part in parts]))
     return WordsFound(
         shares,
         len(inside),
@@ -77,7 +77,8 @@ def _region(hit: Hit, index: MCHIndex) -> Sequence[float]:
     return [float(side) for side in layout.array()[layout.names.index(hit.region)]]
 
 
-def _has_middle(region: Sequence[float], thing: Box) -> bool:
+def has_middle(region: Sequence[float], thing: Box) -> bool:
+    """Whether the middle of a thing is in a region."""
     x0, y0, x1, y1 = region
     x, y = (thing[0] + thing[2]) / 2, (thing[1] + thing[3]) / 2
     return bool(x0 <= x <= x1 and y0 <= y <= y1)
