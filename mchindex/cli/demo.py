@@ -167,10 +167,10 @@ def _print_page(rows: dict[str, str], result: ScenesDemo | PhotosDemo) -> None:
     console.print("", show.facts(rows))
     console.print("\nTry next:")
     for command in result.commands:  # never wrapped: lines to copy
-        console.print(show.line(f"  {_as_called(command)}"), soft_wrap=True)
+        console.print(show.line(f"  {as_called(command)}"), soft_wrap=True)
 
 
-def _as_called(command: str) -> str:
+def as_called(command: str) -> str:
     """A command that starts with "mch", as it can be called here, where that may not be found."""
     program, _, rest = command.partition(" ")
     called = Path(sys.argv[0])

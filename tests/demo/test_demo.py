@@ -17,6 +17,7 @@ from helpers.html import check_alone
 from helpers.pictures import picture, write_pictures
 from mchindex import MCHIndex
 from mchindex.cli import run
+from mchindex.cli.demo import as_called
 from mchindex.datasets import open_dataset
 from mchindex.datasets.scenes import CLASSES
 from mchindex.demo import BucketsNeeded, ScenesDemo, photos_demo, scenes_demo
@@ -449,6 +450,16 @@ def test_command(
     for needed in done.buckets_needed:
         assert needed.words() in printed.out
     assert "index.html" in printed.out
+
+
+def test_commands_to_try_can_be_called_where_mch_is_not_on_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("sys.argv", ["my env/bin/mch", "demo"])
+    assert as_called("mch add ~/Pictures") == "'my env/bin/mch' add ~/Pictures"
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/mch")
+    assert as_called("mch add ~/Pictures") == "mch add ~/Pictures"
 
 
 def test_command_with_photos(
