@@ -9,7 +9,7 @@ SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py
 .PHONY: demo test slow check format sanitize sanitize-all bench wheel clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/installed $(VENV)/plot
+demo: $(VENV)/installed $(VENV)/plot $(VENV)/fast
 	$(BIN)/mch demo --out demo
 
 test: $(VENV)/installed $(VENV)/test
@@ -61,7 +61,7 @@ $(VENV)/installed: $(VENV)/python $(SOURCES)
 	$(PIP) .
 	touch $@
 
-$(VENV)/test $(VENV)/bench $(VENV)/dev $(VENV)/plot: $(VENV)/python pyproject.toml
+$(VENV)/test $(VENV)/bench $(VENV)/dev $(VENV)/plot $(VENV)/fast: $(VENV)/python pyproject.toml
 	$(BIN)/python -c "import tomllib; print('\n'.join(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(notdir $@)']))" > $@.txt
 	$(PIP) -r $@.txt
 	touch $@

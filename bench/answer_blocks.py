@@ -1,5 +1,5 @@
-"""What README and docs say about answers, regions, duplicates and words, from the records in
-bench/results/."""
+"""What README and docs say about answers, regions, duplicates, words and the demo, from the
+records in bench/results/."""
 
 from __future__ import annotations
 
@@ -274,3 +274,19 @@ the thing in {short(regions["shown_has_the_thing"], 2)} of the parts shown, and 
 words, so this is evidence and no proof. [answers.md](answers.md#regions) has a test with pasted things, whose boxes are
 known.
 """  # noqa: E501
+
+
+def demo_block() -> str:
+    """What the demo found, as bench/hits.py recorded it."""
+    demo = read_record("demo.json", "bench/hits.py")
+    shares, parts, words = demo["first"]["shares"], demo["parts"]["first"], demo["words"]
+    text = paragraph(
+        "`make demo` draws pictures and trains a model on some of them, in a few minutes on two",
+        f"cores. Of the first {demo['hits']} hits, {shares['best']:.1%} share a class with the query",
+        f"(at random: {demo['first']['chance']:.1%}; by one code per image: {shares['base']:.1%}; by",
+        f"the nearest of several codes: {shares['code']:.1%}). A quarter of a picture finds its",
+        f"picture first in {parts['best']:.0%} of cases (by codes: {parts['code']:.0%}), and",
+        f"{words['share']:.0%} of the first {demo['hits']} hits for a word show the thing. The",
+        "pictures above are its first examples.",
+    )
+    return text + "\n"

@@ -16,6 +16,7 @@ from typing import Any
 
 from answer_blocks import (
     answers_block,
+    demo_block,
     duplicates_block,
     quality_block,
     regions_block,
@@ -98,6 +99,7 @@ def search_block() -> str:
 
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     README: {
+        "demo": demo_block,
         "answers": answers_block,
         "figures": search_block,
         "learning": partial(paper_block, "learning.md.j2"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +32,7 @@ def demo(
     images: Annotated[
         int | None,
         typer.Option(
-            metavar="N", max=10_000_000, help="How many pictures to draw.", show_default="4000"
+            metavar="N", max=10_000_000, help="How many pictures to draw.", show_default="3000"
         ),
     ] = None,
     photos: Annotated[
@@ -83,7 +86,7 @@ def demo(
 
     workers = use_threads(threads)
     result: ScenesDemo | PhotosDemo
-    with Display(quiet, {"dch": "base dch", "index mch": "index MCH"}) as display:
+    with Display(quiet, {"hashnet": "base hashnet"}) as display:
         try:
             if photos is not None:
                 result = photos_demo(photos, out, model=model, seed=seed, progress=display)
@@ -107,26 +110,32 @@ def demo(
 
 def _print_scenes(result: ScenesDemo) -> None:
     from mchindex.demo.examples import HITS, RANKED
+    from mchindex.demo.parts import AMONG
 
     console = show.output()
+    first, parts, words = result.first, result.parts, result.words
     console.print(
-        "\nHow well one code per image (base) and several (MCH) find relevant images, those that "
-        "share a class with the query:"
+        f"\nThe first {HITS} hits of {result.mch.queries:,} queries: how many share a class with "
+        f"the query (at random: {first.chance:.1%}), and how often a quarter of a picture finds it:"
     )
-    console.print(show.gain_table(result.base, result.mch))
-    console.print(show.facts({figure.name: figure.meaning for figure in result.figures()}))
-    console.print()
-    console.print(show.line(result.verdict()))
-    console.print("\nHits that share a class with the query, and parts that find their pictures:")
+    table = show.listing("ranked by", "hits that share a class", "part: first", f"in {AMONG}")
+    for name, share in first.shares.items():
+        found = (parts.first[name], parts.among[name])
+        table.add_row(RANKED[name], f"{share:.1%}", *(f"{part:.0%}" for part in found))
+    console.print(table)
+    console.print(show.line(result.trade()))
     console.print(
-        show.facts(
-            {
-                RANKED[name]: f"{share:.1%} of the first {HITS} hits"
-                + (f"; parts: {result.parts.first[name]:.0%} first" if name != "base" else "")
-                for name, share in result.first.shares.items()
-            }
+        show.line(
+            f"Of the first {HITS} hits for a word, {words.share:.1%} show the thing (mean of "
+            f"{show.number(len(words.shares), 'word')})."
         )
     )
+    console.print(
+        "\nHow well one code per image (base) and several (MCH) find all images that share a class "
+        "with the query; the page says what the figures mean:"
+    )
+    console.print(show.gain_table(result.base, result.mch))
+    console.print(show.line(result.verdict()))
     console.print("\nBuckets that the base needs for the same F1:")
     console.print(
         show.facts(
@@ -158,4 +167,13 @@ def _print_page(rows: dict[str, str], result: ScenesDemo | PhotosDemo) -> None:
     console.print("", show.facts(rows))
     console.print("\nTry next:")
     for command in result.commands:  # never wrapped: lines to copy
-        console.print(show.line(f"  {command}"), soft_wrap=True)
+        console.print(show.line(f"  {as_called(command)}"), soft_wrap=True)
+
+
+def as_called(command: str) -> str:
+    """A command that starts with "mch", as it can be called here, where that may not be found."""
+    program, _, rest = command.partition(" ")
+    called = Path(sys.argv[0])
+    if shutil.which(program) is not None or called.name != program:
+        return command
+    return f"{shlex.quote(str(called))} {rest}"

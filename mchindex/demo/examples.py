@@ -65,29 +65,27 @@ def by_region(hit: Hit) -> bool:
 def choose(answers: Sequence[Hits], *more: Sequence[Hits]) -> tuple[list[int], int]:
     """Numbers of the queries to show, and how many queries have a hit found by a region.
 
-    Those with such a hit come first; if they are too few, others follow. A query whose list of hits
-    has been shown is passed over while there are others, also if the list is one of `more` answers
-    to the same queries. How good the hits are plays no part.
+    Those with such a hit come first; if they are too few, others follow. No two of them have the
+    same list of hits, neither in these answers nor in any of `more` answers to the same queries.
+    How good the hits are plays no part.
     """
     regional = [q for q, hits in enumerate(answers) if any(map(by_region, hits))]
     with_region = set(regional)
     order = regional + [q for q in range(len(answers)) if q not in with_region]
     lists: list[set[tuple[Id, ...]]] = [set() for _ in (answers, *more)]
-    new, again = [], []
+    chosen = []
     for q in order:
         here = [tuple(every[q].ids) for every in (answers, *more)]
         if any(one in seen for one, seen in zip(here, lists, strict=True)):
-            again.append(q)
             continue
-        new.append(q)
+        chosen.append(q)
         for one, seen in zip(here, lists, strict=True):
             seen.add(one)
-    return (new + again)[:QUERIES], len(regional)
+    return chosen[:QUERIES], len(regional)
 
 
-def how_chosen(with_region: int, total: int, what: str, order: str) -> str:
+def how_chosen(shown: int, with_region: int, total: int, what: str, order: str) -> str:
     """Explains `choose` to a reader: `with_region` of `total` queries have a hit by a region."""
-    shown = min(QUERIES, total)
     if with_region == 0:
         text = (
             f"For none of the {total:,} {what} was one of the first {HITS} hits found by a region. "
@@ -99,8 +97,8 @@ def how_chosen(with_region: int, total: int, what: str, order: str) -> str:
             f"{HITS} hits was found by a region, which holds for {with_region:,} of {total:,}."
         )
     return text + (
-        " Queries whose hits are already shown for another one are passed over while there are "
-        "others. No query was chosen for the quality of its hits."
+        " A query whose hits are already shown for another one is passed over. No query was chosen "
+        "for the quality of its hits."
     )
 
 
@@ -108,11 +106,11 @@ def example_answer(
     title: str,
     index: MCHIndex,
     hits: Hits,
-    code: NDArray[np.uint8],
+    code: NDArray[np.uint8] | None,
     classes: tuple[str, ...] | None = None,
     classes_of: Mapping[str, tuple[str, ...]] | None = None,
 ) -> ExampleAnswer:
-    """The hits of a query with this code in an index.
+    """The hits of a query with this code in an index; words have no code.
 
     With labels, `classes` are the query's and `classes_of` those of every image by its id.
     """
@@ -120,7 +118,7 @@ def example_answer(
     for hit in hits:
         stored = index[hit.id]
         whole = None
-        if "whole" in stored.regions:
+        if code is not None and "whole" in stored.regions:
             other = stored.codes[stored.regions.index("whole")]
             whole = int(np.bitwise_count(code ^ other).sum())
         box = None

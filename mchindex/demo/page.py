@@ -13,6 +13,7 @@ from jinja2 import Environment
 
 from mchindex.demo.buckets import PER_DECADE
 from mchindex.demo.examples import HITS, RANKED
+from mchindex.demo.parts import AMONG
 from mchindex.demo.plot import description, f1_plot
 from mchindex.index.page import page_picture, templates
 
@@ -26,7 +27,12 @@ def scenes_page(demo: ScenesDemo) -> str:
     plot, label = f1_plot(demo.curves, demo.buckets_needed), description(demo.curves)
     template = _templates().get_template("scenes.html")
     return template.render(
-        demo=demo, plot=plot, plot_label=label, per_decade=PER_DECADE, ranked=RANKED
+        demo=demo,
+        plot=plot,
+        plot_label=label,
+        per_decade=PER_DECADE,
+        ranked=RANKED,
+        among=AMONG,
     )
 
 

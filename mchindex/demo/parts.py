@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from mchindex.regions import Box
 from mchindex.storage.records import Id
 
 PARTS = 100  # pictures that are searched for by a part, at most
-SHOWN = 3  # of them on the page
+AMONG = 10  # hits among which the picture is looked for
+SHOWN = 3  # parts on the page
 RANKS: tuple[Rank, ...] = ("code", "best", "fine")
 CORNERS = {"top-left": (0, 0), "top-right": (1, 0), "bottom-left": (0, 1), "bottom-right": (1, 1)}
 
@@ -38,12 +39,15 @@ class PartsFound:
 
     parts: int
     first: dict[str, float]  # the share for which the picture is the first hit
-    among: dict[str, float]  # the share for which it is one of the first hits
+    among: dict[str, float]  # the share for which it is one of the first `AMONG` hits
     examples: list[ExamplePart]
 
 
-def find_parts(index: MCHIndex, files: Sequence[str], seed: int) -> PartsFound:
-    """Searches for pictures in the index, chosen at random, by a random quarter of each."""
+def find_parts(index: MCHIndex, base: MCHIndex, files: Sequence[str], seed: int) -> PartsFound:
+    """Searches for pictures in both indexes, chosen at random, by a random quarter of each.
+
+    `base` has one code per image, of the same model.
+    """
     rng = np.random.default_rng(seed)
     chosen = [files[i] for i in rng.permutation(len(files))[:PARTS].tolist()]
     corners = [list(CORNERS)[i] for i in rng.integers(0, len(CORNERS), len(chosen)).tolist()]
@@ -55,15 +59,16 @@ def find_parts(index: MCHIndex, files: Sequence[str], seed: int) -> PartsFound:
         quarters.append(
             picture.crop((int(x0 * width), int(y0 * height), int(x1 * width), int(y1 * height)))
         )
-    answers = {rank: index.search(quarters, HITS, rank=rank) for rank in RANKS}
+    codes = index.model.encode_query(quarters)
+    answers = {"base": base.search_codes(codes, AMONG)}
+    answers |= {rank: index.search(quarters, AMONG, rank=rank) for rank in RANKS}
     places = {
         rank: [_place(hits.ids, file) for hits, file in zip(every, chosen, strict=True)]
         for rank, every in answers.items()
     }
-    codes = index.model.encode_query(quarters[:SHOWN])
     examples = []
-    for i, code in enumerate(codes):
-        hits = answers["best"][i]
+    for i, code in enumerate(codes[:SHOWN]):
+        hits = replace(answers["best"][i], hits=answers["best"][i].hits[:HITS])
         # Only what the part shows is known, not its classes: nothing is marked right or wrong.
         answer = example_answer("", index, hits, code)
         found = tuple(hit.id == chosen[i] for hit in hits)

@@ -152,7 +152,7 @@ def _examples(
         every = [example_answer(title, index, hits, stored.codes[0]) for title, hits in rows]
         examples.append(ExampleQuery(name_of(stored.path), stored.path, None, every))
     order_words = f"in random order (seed {seed})"
-    return examples, how_chosen(with_region, len(tried), "pictures", order_words)
+    return examples, how_chosen(len(chosen), with_region, len(tried), "pictures", order_words)
 
 
 def _pictures(number: int) -> str:

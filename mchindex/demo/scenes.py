@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,32 +38,39 @@ from mchindex.demo.examples import (
     name_of,
 )
 from mchindex.demo.page import scenes_page
-from mchindex.demo.parts import PartsFound, find_parts
+from mchindex.demo.parts import AMONG, PartsFound, find_parts
 from mchindex.demo.photos import PHOTOS_INDEX, PHOTOS_PAGE
+from mchindex.demo.words import Things, WordsFound, find_words
 from mchindex.evaluation import Codes, Evaluation, evaluate
 from mchindex.files import read_file, write_file
-from mchindex.index import MCHIndex
+from mchindex.index import MCHIndex, Stored
 from mchindex.index.results import Hit
 from mchindex.models import MCHModel
 from mchindex.models.hashing import Packed
 from mchindex.progress import Progress, Step, part_of, silent
+from mchindex.regions import in_fractions
+from mchindex.storage.records import Row, code_type
 from mchindex.training import TrainingOptions, train_model
 
-IMAGES, LEAST_IMAGES = 4000, 100
+IMAGES, LEAST_IMAGES = 3000, 100
 SIDE = 128  # pixels of a drawn picture
 COMPARED = (1, 10, 100)  # buckets visited with MCH, for which the base method's need is reported
 STAMP, PICTURES, MODEL, PAGE = "demo.json", "pictures", "model", "index.html"
+FIGURES = "figures.json"  # what the page shows, for programs
 INDEXES = {"base": "base.mch", "mch": "mch.mch"}
-SHOWN = ("best", "code", "base")  # for each example query
+SHOWN = ("best", "fine", "code", "base")  # for each example query
 # Regions are crops, so that a part of a picture as a query has the features of the stored region:
-# features pooled from the map of a whole drawing depend too much on its scale.
+# features pooled from the map of a whole drawing depend too much on its scale. The settings were
+# compared on pictures drawn with seed 7, not with the demo's seed 0.
 SETTINGS = TrainingOptions(
     method="hashnet",
-    bits=32,
+    bits=16,  # few images: longer codes would leave nearly each in a bucket of its own
     backbone="efficientnet-lite0",
-    size=96,
+    size=128,
     regions="crops",
-    crops=4,
+    crops=2,
+    labels="crops",  # a quarter of a drawing lacks most of what the drawing shows
+    settings={"epochs": 60, "alpha": 20.0},
     agent_settings={"steps": 300},
 )
 
@@ -106,6 +114,7 @@ class ScenesDemo:
     examples: list[ExampleQuery]
     how_chosen: str  # the examples
     parts: PartsFound
+    words: WordsFound
     commands: list[str]  # worth trying next
     seconds: dict[str, float]  # by stage
     reused: bool  # whether the model is from an earlier run
@@ -148,6 +157,56 @@ class ScenesDemo:
                 is_quality=False,
             ),
         ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures about hits as JSON-compatible values."""
+        return {
+            "queries": self.mch.queries,
+            "images": self.mch.images,
+            "hits": HITS,
+            "first": asdict(self.first),
+            "shown": [
+                {
+                    "query": query.name,
+                    "classes": query.classes,
+                    "hits": {
+                        rank: [name_of(str(example.hit.id)) for example in answer.hits]
+                        for rank, answer in zip(SHOWN, query.answers, strict=True)
+                    },
+                }
+                for query in self.examples
+            ],
+            "parts": {
+                "number": self.parts.parts,
+                "first": self.parts.first,
+                "among": self.parts.among,
+                "most": AMONG,
+            },
+            "words": {
+                "share": self.words.share,
+                "shares": self.words.shares,
+                "regions": self.words.regions,
+                "inside": self.words.inside,
+                "chance": self.words.chance,
+            },
+            "map": {"base": self.base.map, "mch": self.mch.map},
+            "anhc": self.mch.anhc,
+        }
+
+    def trade(self) -> str:
+        """What fine codes cost and bring, compared with the order of codes."""
+        first, parts = self.first.shares, self.parts.first
+        change = 100 * (first["best"] - first["code"])
+        if round(change, 1) < 0:
+            text = f"The best matches share a class {-change:.1f} points less often than those with"
+            text += " the nearest codes, because they are also those that look most alike."
+        else:
+            text = f"The best matches share a class {change:.1f} points more often than those with"
+            text += " the nearest codes."
+        return (
+            f"{text} A part of a picture finds its picture first in {parts['best']:.0%} of cases "
+            f"instead of {parts['code']:.0%}."
+        )
 
     def verdict(self) -> str:
         """Where MCH is better, worse and the same."""
@@ -199,13 +258,15 @@ def scenes_demo(
     classes_of = dict(zip(files["database"], _classes(dataset, "database"), strict=True))
     with contextlib.ExitStack() as stack:
         indexes = {}
-        for name, one in (("base", replace(model, policy=None, fine=None)), ("mch", model)):
+        one_code = replace(model, policy=None, fine=None, words=None)
+        for name, one in (("base", one_code), ("mch", model)):
             indexes[name] = stack.enter_context(MCHIndex.open(out / INDEXES[name], one))
-            indexes[name].add(
-                files["database"],
-                metadata=lambda path: {"classes": list(classes_of[path])},
-                progress=_as_stage(f"index {name}", progress),
-            )
+        indexes["mch"].add(
+            files["database"],
+            metadata=lambda path: {"classes": list(classes_of[path])},
+            progress=_as_stage("index", progress),
+        )
+        _copy_whole_codes(indexes["mch"], indexes["base"])
         clock.lap("indexes")
         codes = model.encode_query(files["query"])
         clock.lap("queries")
@@ -217,7 +278,11 @@ def scenes_demo(
         }
         clock.lap("evaluation")
         first, examples, chosen = _examples(indexes, codes, dataset, files["query"], classes_of)
-        parts = find_parts(indexes["mch"], files["database"], seed)
+        parts = find_parts(indexes["mch"], indexes["base"], files["database"], seed)
+        trained = set(_files(dataset, "train"))
+        unseen = [file for file in files["database"] if file not in trained]
+        things = _things(unseen, images, seed)
+        words = find_words(indexes["mch"], indexes["mch"].words(), things)
         clock.lap("examples")
     base, mch = results["base"], results["mch"]
     demo = ScenesDemo(
@@ -229,7 +294,8 @@ def scenes_demo(
             f"({type(model.method).__name__}, {model.bits}-bit codes) on {model.about['images']:,} "
             f"of them, with the features of the network {model.backbone.name}"
             f"{', which was trained on photographs' if model.pretrained else ''}. Another "
-            f"{len(codes):,} serve as queries. The same model fills two indexes: the base index "
+            f"{len(codes):,} serve as queries; all others are stored, those that it was trained on "
+            "too. The same model fills two indexes: the base index "
             "with one code per image, the MCH index with several."
         ),
         base=base,
@@ -240,10 +306,12 @@ def scenes_demo(
         examples=examples,
         how_chosen=chosen,
         parts=parts,
-        commands=_commands(out, examples[0]),
+        words=words,
+        commands=_commands(out, examples[0], words),
         seconds=clock.laps,
         reused=reused,
     )
+    write_file(out / FIGURES, json_text.dumps(demo.to_dict()) + "\n")
     write_file(demo.page, scenes_page(demo))
     return demo
 
@@ -312,6 +380,37 @@ def _as_stage(stage: str, progress: Progress) -> Progress:
     return lambda step: progress(replace(step, stage=stage))
 
 
+def _copy_whole_codes(source: MCHIndex, target: MCHIndex) -> None:
+    """Fills the base index: the model without its policy would give each image the code that the
+    whole image has in the MCH index. Encoding all images again would take as long as that one."""
+    if len(target) == len(source):
+        return
+
+    def row(image: Stored) -> Row:
+        place = image.regions.index("whole")
+        entry = np.zeros(1, code_type(source.bits))
+        entry["keep"], entry["code"] = 1, image.codes[place]
+        width, height = image.size or (None, None)
+        metadata = json_text.dumps(image.metadata)
+        return Row(
+            image.id, entry.tobytes(), image.path, width=width, height=height, metadata=metadata
+        )
+
+    target.add_records(map(row, source.images()))
+
+
+def _things(files: Sequence[str], images: int, seed: int) -> Things:
+    """Where the things are that each picture shows, by its file and their classes."""
+    source = SceneSource(images, seed, SIDE)
+    return {
+        file: {
+            CLASSES[kind]: in_fractions(box, (SIDE, SIDE))
+            for kind, box in source.boxes(int(name_of(file).rpartition("-")[2]))
+        }
+        for file in files
+    }
+
+
 def _evaluate(
     index: MCHIndex,
     queries: Packed,
@@ -365,7 +464,8 @@ def _examples(
     of_regions = [
         r for q, hits in enumerate(answers["best"]) for r in relevant(filter(by_region, hits), q)
     ]
-    chosen, with_region = choose(*(answers[name] for name in SHOWN))
+    others = [answers[name] for name in SHOWN if name != "best"]
+    chosen, with_region = choose(answers["best"], *others)
     examples = [
         ExampleQuery(
             name_of(files[q]),
@@ -381,9 +481,10 @@ def _examples(
         )
         for q in chosen
     ]  # fmt: skip
-    here = [bool(hit.shared_classes) for query in examples for hit in query.answers[0].hits]
+    best = SHOWN.index("best")
+    here = [bool(hit.shared_classes) for query in examples for hit in query.answers[best].hits]
     text = (
-        f"{how_chosen(with_region, len(codes), 'queries', 'in order of their names')} "
+        f"{how_chosen(len(chosen), with_region, len(codes), 'queries', 'in order of their names')} "
         f"{sum(here)} of the {len(here)} hits shown as best matches share a class with their query"
     )
     if of_regions:
@@ -403,11 +504,12 @@ def _chance(dataset: Dataset) -> float:
     return float((queries @ others.T > 0).mean())
 
 
-def _commands(out: Path, example: ExampleQuery) -> list[str]:
+def _commands(out: Path, example: ExampleQuery, words: WordsFound) -> list[str]:
     query = out / PICTURES / "images" / "query" / Path(str(example.path)).name
     index = shlex.quote(str(out / INDEXES["mch"]))
     return [
         f"mch search {shlex.quote(str(query))} --index {index} --out hits.html",
+        f"mch search --text {words.examples[0].word} --index {index} --out word.html",
         "mch demo --photos ~/Pictures",
         "mch add ~/Pictures",
     ]

@@ -1,12 +1,13 @@
 """The demo: what it measures, what it leaves behind, and what it reports."""
 
+import itertools
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +17,15 @@ from helpers.html import check_alone
 from helpers.pictures import picture, write_pictures
 from mchindex import MCHIndex
 from mchindex.cli import run
+from mchindex.cli.demo import as_called
 from mchindex.datasets import open_dataset
+from mchindex.datasets.scenes import CLASSES
 from mchindex.demo import BucketsNeeded, ScenesDemo, photos_demo, scenes_demo
 from mchindex.demo.buckets import bucket_counts, buckets_needed, without_flat_end
 from mchindex.demo.examples import HITS, QUERIES, RANKED, choose
 from mchindex.demo.page import scenes_page
 from mchindex.demo.scenes import SETTINGS, SHOWN
+from mchindex.demo.words import has_middle
 from mchindex.index.results import Hit, Hits
 from mchindex.models import MCHModel
 from mchindex.progress import Step
@@ -139,11 +143,12 @@ def test_examples_are_chosen_as_the_page_says(done: ScenesDemo) -> None:
     names, found = answers_of(done)
     regional = [any(hit.region != "whole" for hit in hits) for hits in found["best"]]
     order = sorted(range(len(names)), key=lambda q: not regional[q])
-    new: list[int] = []
+    chosen: list[int] = []
     for q in order:
-        if all(found[rank][q].ids != found[rank][p].ids for rank in SHOWN for p in new):
-            new.append(q)
-    chosen = (new + [q for q in order if q not in new])[:QUERIES]
+        if all(found[rank][q].ids != found[rank][p].ids for rank in SHOWN for p in chosen):
+            chosen.append(q)
+    chosen = chosen[:QUERIES]
+    assert len(chosen) > 1
     assert [query.name for query in done.examples] == [names[q] for q in chosen]
     assert f"which holds for {sum(regional)} of {len(names)}" in done.how_chosen
     for q, query in zip(chosen, done.examples, strict=True):
@@ -151,14 +156,14 @@ def test_examples_are_chosen_as_the_page_says(done: ScenesDemo) -> None:
             assert [example.hit.id for example in answer.hits] == found[rank][q].ids
 
 
-def test_a_list_of_hits_is_shown_once_while_there_are_others() -> None:
+def test_no_list_of_hits_is_shown_twice() -> None:
     def hits(*ids: int) -> Hits:
         return Hits(tuple(Hit(i, 0, "whole", None, None) for i in ids), 1, 0, 1, True)
 
     lists = [hits(1), hits(1), hits(2), hits(3), hits(2)]
     others = [hits(7), hits(8), hits(9), hits(7), hits(7)]
-    assert choose(lists) == ([0, 2, 3, 1, 4], 0)
-    assert choose(lists, others) == ([0, 2, 1, 3, 4], 0)
+    assert choose(lists) == ([0, 2, 3], 0)
+    assert choose(lists, others) == ([0, 2], 0)
 
 
 def test_shares_of_the_first_hits(done: ScenesDemo) -> None:
@@ -179,11 +184,87 @@ def test_parts_find_their_pictures(done: ScenesDemo) -> None:
     """Even a network that has hardly been trained tells one picture's pixels from another's."""
     parts = done.parts
     assert parts.parts == 100
+    assert list(parts.first) == list(parts.among) == ["base", "code", "best", "fine"]
     assert parts.first["fine"] > 0.8 > 0.5 > parts.first["code"]
     for rank, share in parts.first.items():
         assert share <= parts.among[rank]
     for part in parts.examples:
         assert part.found == tuple(hit.hit.id == part.path for hit in part.answer.hits)
+
+
+def test_words_are_searched_among_pictures_that_were_not_trained_on(done: ScenesDemo) -> None:
+    dataset = open_dataset(str(done.out / "pictures"))
+    images = done.out / "pictures" / "images"
+    trained = {str(images / dataset.images.name(i)) for i in dataset.splits["train"].tolist()}
+    assert trained
+    assert sorted(done.words.shares) == list(done.words.shares) == sorted(CLASSES)
+    for example in done.words.examples:
+        assert len(example.answer.hits) == HITS
+        right = [bool(hit.shared_classes) for hit in example.answer.hits]
+        assert done.words.shares[example.word] == pytest.approx(np.mean(right))
+        for shown in example.answer.hits:
+            assert str(shown.hit.id) not in trained
+            assert bool(shown.shared_classes) == (example.word in shown.hit.metadata["classes"])
+    assert done.words.share == pytest.approx(np.mean(list(done.words.shares.values())))
+
+
+def test_the_region_of_a_word_is_compared_with_the_place_of_the_thing() -> None:
+    thing = (0.0, 0.0, 0.4, 0.4)
+    assert has_middle((0.0, 0.0, 0.5, 0.5), thing)
+    assert not has_middle((0.5, 0.0, 1.0, 0.5), thing)
+
+
+def test_the_base_index_has_the_codes_of_whole_images(done: ScenesDemo) -> None:
+    with (
+        MCHIndex.open(done.out / "base.mch") as base,
+        MCHIndex.open(done.out / "mch.mch") as index,
+    ):
+        files = list(map(str, base))
+        codes = index.model.encode_query(files)
+        for file, code in zip(files, codes, strict=True):
+            stored = base[file]
+            assert stored.regions == ("whole",)
+            assert (stored.codes == code).all()
+            assert (stored.path, stored.size) == (index[file].path, index[file].size)
+
+
+def test_figures_as_json(done: ScenesDemo) -> None:
+    read = json.loads((done.out / "figures.json").read_text("utf-8"))
+    assert read == json.loads(json.dumps(done.to_dict()))
+    assert read["first"]["shares"] == done.first.shares
+    assert [one["query"] for one in read["shown"]] == [query.name for query in done.examples]
+    check_lists_differ(read)
+
+
+def check_lists_differ(figures: dict[str, Any]) -> None:
+    """No two queries of different classes are shown with the same list of hits."""
+    for one, other in itertools.combinations(figures["shown"], 2):
+        if one["classes"] != other["classes"]:
+            for rank in SHOWN:
+                assert one["hits"][rank] != other["hits"][rank]
+
+
+def test_the_recorded_demo_convinces() -> None:
+    """bench/hits.py records it, and `make check` tells whether the record is current."""
+    record = Path(__file__).parents[2] / "bench" / "results" / "demo.json"
+    check_convinces(json.loads(record.read_text("utf-8")))
+
+
+def check_convinces(figures: dict[str, Any]) -> None:
+    assert figures["first"]["shares"]["best"] >= 0.9
+    assert figures["first"]["chance"] < 0.5
+    assert figures["first"]["lists"]["best"] == figures["queries"]
+    assert len(figures["shown"]) == QUERIES
+    check_lists_differ(figures)
+    assert figures["parts"]["first"]["best"] >= 0.9
+    assert figures["words"]["share"] >= 0.9
+    assert figures["words"]["inside"] > figures["words"]["chance"]
+
+
+def test_the_trade_names_losses_and_gains(done: ScenesDemo) -> None:
+    for best, text in ((0.7, "10.0 points less often"), (0.9, "10.0 points more often")):
+        first = replace(done.first, shares=done.first.shares | {"code": 0.8, "best": best})
+        assert text in replace(done, first=first).trade()
 
 
 def test_hits_on_the_page(done: ScenesDemo) -> None:
@@ -206,13 +287,22 @@ def test_hits_on_the_page(done: ScenesDemo) -> None:
 def test_page_of_the_scenes(done: ScenesDemo) -> None:
     read = check_alone(done.page.read_text("utf-8"))
     answers = [answer for query in done.examples for answer in query.answers]
-    shown = [part.answer for part in done.parts.examples]
-    assert len(answers) == QUERIES * len(SHOWN)
-    assert len(shown) == 3
-    assert len(read.all("img")) == QUERIES + 3 + HITS * (len(answers) + len(shown))
+    parts = [part.answer for part in done.parts.examples]
+    words = [word.answer for word in done.words.examples]
+    queries = len(done.examples)
+    assert len(answers) == queries * len(SHOWN)
+    assert (len(parts), len(words)) == (3, 3)
+    every = [*answers, *parts, *words]
+    assert len(read.all("img")) == queries + len(parts) + HITS * len(every)
     boxes = [a for a in read.all("span") if a.get("class") == "box"]
-    framed = sum(hit.by_region for answer in [*answers, *shown] for hit in answer.hits)
-    assert len(boxes) == framed + len(shown)
+    framed = sum(hit.by_region for answer in every for hit in answer.hits)
+    assert len(boxes) == framed + len(parts)
+    wrong = [h for a in [*answers, *words] for h in a.hits if not h.shared_classes]
+    assert wrong
+    assert read.words.count("✗ ") == len(wrong)
+    assert f"{100 * done.words.share:.1f} % of the first {HITS} hits" in read.words
+    assert f"pictures at random {100 * done.first.chance:.1f} %" in read.words
+    assert done.trade() in read.words
     for rank, share in done.first.shares.items():
         assert f"{RANKED[rank]} {100 * share:.1f} % {done.first.lists[rank]}" in read.words
     for rank, share in done.parts.first.items():
@@ -265,14 +355,14 @@ def test_a_second_run_only_writes_the_page(done: ScenesDemo) -> None:
     again = scenes_demo(done.out, IMAGES, seed=1, settings=TINY, progress=progress)
     assert again.reused
     assert again.page.read_text("utf-8") == page
-    assert stages == {"index base", "index mch", "evaluation"}
+    assert stages == {"index", "evaluation"}
 
 
 def test_an_interrupted_demo_resumes(done: ScenesDemo, tmp_path: Path) -> None:
     out = tmp_path / "demo"
 
     def stop(step: Step) -> None:
-        if step.stage == "index mch":
+        if step.stage == "index":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -352,11 +442,24 @@ def test_command(
     printed = capsys.readouterr()
     assert printed.err == ""
     assert opened == [done.page.resolve().as_uri()]
-    for text in ("Buckets that the base needs", "harmonic mean", "mch add ~/Pictures"):
+    for text in ("Buckets that the base needs", "for a word", "mch add ~/Pictures"):
         assert text in printed.out
+    assert f"at random: {done.first.chance:.1%}" in printed.out
+    for share in done.first.shares.values():
+        assert f"{share:.1%}" in printed.out
     for needed in done.buckets_needed:
         assert needed.words() in printed.out
     assert "index.html" in printed.out
+
+
+def test_commands_to_try_can_be_called_where_mch_is_not_on_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("sys.argv", ["my env/bin/mch", "demo"])
+    assert as_called("mch add ~/Pictures") == "'my env/bin/mch' add ~/Pictures"
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/mch")
+    assert as_called("mch add ~/Pictures") == "mch add ~/Pictures"
 
 
 def test_command_with_photos(
@@ -381,15 +484,10 @@ def test_command_with_photos(
 
 @pytest.mark.slow
 def test_the_whole_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    began = time.process_time()  # of one thread: several would spin while they wait for a core
     assert run(["demo", "--out", str(tmp_path / "demo"), "--quiet"]) == 0
-    assert time.process_time() - began < 2 * 300  # five minutes on two cores
     read = check_alone((tmp_path / "demo" / "index.html").read_text("utf-8"))
-    assert json.loads((tmp_path / "demo" / "demo.json").read_text())["images"] == 4000
+    assert json.loads((tmp_path / "demo" / "demo.json").read_text())["images"] == 3000
     printed = " ".join(capsys.readouterr().out.split())
-    assert "On 400 queries against 3,600 images, MCH is better in R@H=0" in printed
-    assert "On 400 queries against 3,600 images" in read.words
-    done = scenes_demo(tmp_path / "demo")
-    assert done.first.shares["best"] >= 0.9
-    assert done.first.lists["best"] == 400
-    assert done.parts.first["best"] >= 0.9
+    assert "On 300 queries against 2,700 images, MCH is better in R@H=0" in printed
+    assert "On 300 queries against 2,700 images" in read.words
+    check_convinces(json.loads((tmp_path / "demo" / "figures.json").read_text("utf-8")))
