@@ -285,7 +285,8 @@ def demo_block() -> str:
         f"cores. Of the first {demo['hits']} hits, {shares['best']:.1%} share a class with the",
         f"query (at random: {demo['first']['chance']:.1%}; by one code per image:",
         f"{shares['base']:.1%}; by the nearest of several codes: {shares['code']:.1%}).",
-        f"A quarter of a picture finds its picture first in {parts['best']:.0%} of cases (by codes: {parts['code']:.0%}), and",
+        f"A quarter of a picture finds its picture first in {parts['best']:.0%} of cases (by",
+        f"codes: {parts['code']:.0%}), and",
         f"{words['share']:.0%} of the first {demo['hits']} hits for a word show the thing. The",
         "pictures above are its first examples.",
     )
