@@ -50,6 +50,17 @@ class DatasetError(MCHError, ValueError):
     """A data set cannot be used. The message says what is missing or wrong."""
 
 
+class NoFineCodesError(MCHError, ValueError):
+    """What was asked for needs fine codes, and images in the index have none."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{reason}; MCHIndex.add with again=True gives them some")
+
+    def __reduce__(self) -> tuple[type[NoFineCodesError], tuple[str]]:
+        return NoFineCodesError, (self.reason,)
+
+
 class UnknownWordError(MCHError, ValueError):
     """A search names a word that the model does not know."""
 

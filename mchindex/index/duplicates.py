@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import BucketTable, FineTable
+from mchindex.errors import NoFineCodesError
 from mchindex.index.arguments import Filter, mapping, whole
 from mchindex.index.identity import FineIdentity, Identity
 from mchindex.index.searching import Searcher
@@ -169,10 +170,7 @@ def find_duplicates(
 
     keys, codes, without_fine = live.consistently(select, content)
     if fine is None or (without_fine and not len(keys)):
-        raise ValueError(
-            f"{store.name} has no fine codes, by which duplicates are found: add its images once "
-            "more with again=True"
-        )
+        raise NoFineCodesError(f"{store.name} has no fine codes, by which duplicates are found")
     facts = _Facts.read(store, keys)
     keys, codes = keys[facts.there], codes[facts.there]
     order = facts.order()

@@ -396,6 +396,8 @@ class MCHIndex:
                 "search takes either a query, the id of an image in the index, text, or images in "
                 "like"
             )
+        if like is None and not (isinstance(unlike, tuple) and not unlike):
+            raise TypeError("unlike needs like: name at least one image to look for")
         if text is not None:
             if region is not None:
                 raise TypeError("text has no region: a hit says in which region the thing is")
@@ -403,11 +405,11 @@ class MCHIndex:
         if like is not None:
             if region is not None:
                 raise TypeError("like takes regions with its images: like=[(image, region), …]")
-            mixture = Mixture(self._store, self._searcher, self._model)
-            one, left_out = mixture.query(like, unlike, limits.get("rank"))
+            mixture = Mixture(self._store, self._searcher, self._model, self._live.fine_kind)
+            one, left_out, far = mixture.query(like, unlike, limits.get("rank"))
+            if far and limits.get("rank") is None:
+                limits["rank"] = "best"  # the codes alone would ignore what to push away
             return self._searcher.search(one, k, left_out, **limits)[0]
-        if not (isinstance(unlike, tuple) and not unlike):
-            raise TypeError("unlike needs like: name at least one image to look for")
         if id is not None:
             one, name = self._searcher.query_of(id, region)
             return self._searcher.search(one, k, [name], **limits)[0]
@@ -468,13 +470,13 @@ class MCHIndex:
 
     def _words(self) -> Words:
         """The words of the model. Raises ValueError if there are none."""
-        words, fine, own = self.model.words, self.model.fine, self._model.fine
-        if words is None or fine is None:
+        words, kind = self.model.words, self._live.fine_kind
+        if words is None:
             raise ValueError(
                 f"{self._store.name} cannot be searched by words: its model knows none. A model "
                 "learns the names of the labels that it is trained with"
             )
-        if own is not None and own.fingerprint != fine.fingerprint:
+        if kind is not None and not self._model.fine_agrees(kind):
             raise ValueError(
                 f"{self._store.name} cannot be searched by words: it has the fine codes of another "
                 "version of its model. Create a new index"
@@ -501,7 +503,7 @@ class MCHIndex:
         """
         with reporting(progress) as report:
             return find_duplicates(
-                self._store, self._live, self._searcher, self.identity, self._model.fine, level,
+                self._store, self._live, self._searcher, self.identity, self._live.fine_kind, level,
                 filter, report, threads,
             )  # fmt: skip
 
@@ -531,8 +533,8 @@ class MCHIndex:
         if isinstance(region, str):
             raise TypeError("the region of a query must be a box (x0, y0, x1, y1) in pixels")
         single = one_image(query)
-        codes, fine = self.model.encode_queries([query] if single else query, region)
-        return Query(codes, fine if self._model.fine_agrees(self._live.fine_kind) else None), single
+        images = [query] if single else query
+        return self._model.encode_queries(images, region, self._live.fine_kind), single
 
     # Contents.
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex.images import Source
+from mchindex.index.identity import FineIdentity
 from mchindex.index.inputs import check_id, one_image, resolved_ids
 from mchindex.index.model import IndexModel
 from mchindex.index.ranking import Query
@@ -35,11 +36,14 @@ class _Part(NamedTuple):
 class Mixture:
     """Makes one query of several pictures."""
 
-    def __init__(self, store: Store, searcher: Searcher, model: IndexModel) -> None:
-        self._store, self._searcher, self._model = store, searcher, model
+    def __init__(
+        self, store: Store, searcher: Searcher, model: IndexModel, fine: FineIdentity | None
+    ) -> None:
+        self._store, self._searcher, self._model, self._fine = store, searcher, model, fine
 
-    def query(self, like: Any, unlike: Any, rank: Any) -> tuple[Query, list[Id]]:
-        """The query, and the ids of the pictures that are in the index."""
+    def query(self, like: Any, unlike: Any, rank: Any) -> tuple[Query, list[Id], bool]:
+        """The query, the ids of the pictures that are in the index, and whether any picture is to
+        be unlike."""
         near = [self._part(one) for one in _several("like", like)]
         far = [self._part(one) for one in _several("unlike", unlike)]
         if not near:
@@ -53,7 +57,8 @@ class Mixture:
         if has_fine:
             fine = _mean(near) - AGAINST * _mean(far) if far else _mean(near)
         codes = np.concatenate([part.query.codes for part in near])
-        return Query(_majority(codes), fine), [p.id for p in parts if p.id is not None]
+        ids = [part.id for part in parts if part.id is not None]
+        return Query(_majority(codes), fine), ids, bool(far)
 
     def _part(self, one: Any) -> _Part:
         what, region = one if _is_pair(one) else (one, None)
@@ -64,7 +69,7 @@ class Mixture:
                     f"{what!r} is not in the index, so its region must be a box (x0, y0, x1, y1) "
                     f"in pixels, not {region!r}"
                 )
-            return _Part(Query(*self._model.model.encode_queries([what], region)), None)
+            return _Part(self._model.encode_queries([what], region, self._fine), None)
         if region is None or isinstance(region, str):
             query, name = self._searcher.query_of(id_, region)
             return _Part(query, name)
@@ -73,7 +78,7 @@ class Mixture:
             raise ValueError(
                 f"image {id_!r} has no file to take a box from: name one of its regions"
             )
-        return _Part(Query(*self._model.model.encode_queries([row.path], region)), id_)
+        return _Part(self._model.encode_queries([row.path], region, self._fine), id_)
 
     def _stored(self, what: Any) -> Id | None:
         """The id of an image in the index; None for a picture that must be read.

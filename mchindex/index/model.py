@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, TypeAlias, Union
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from mchindex.catalogue import find, read_config, shipped_name
 from mchindex.errors import ModelMismatchError, StoreDamagedError, StoreError
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import FineIdentity, Identity
+from mchindex.index.ranking import Query
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
@@ -119,12 +121,24 @@ class IndexModel:
             self._fine_made = self.model.fine.fingerprint
         return self._fine_made == fine.fingerprint
 
+    def encode_queries(
+        self, images: Iterable[Any], region: Any, fine: FineIdentity | None
+    ) -> Query:
+        """Images as queries of an index with fine codes of this kind."""
+        codes, projections = self.model.encode_queries(images, region)
+        return Query(codes, projections if self.fine_agrees(fine) else None)
+
     def take_fine(self) -> FineIdentity | None:
         """Within the writer's lock: the fine codes that images to add get; None for none.
 
         Raises ModelMismatchError if the index has fine codes of another kind.
         """
         new, old = FineIdentity.of_model(self.model), FineIdentity.of_store(self._store)
+        if new is None and old is not None:
+            raise ModelMismatchError(
+                f"{self._store.name} has fine codes, and this copy of its model makes none: open "
+                "the index without naming a model"
+            )
         if new is None:
             return None
         if old is None:

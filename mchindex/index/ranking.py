@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex._core import BucketTable, FineTable
+from mchindex._core import BucketTable, FineTable, RankResult
 from mchindex.index.arguments import Rank
 from mchindex.index.results import Found
 
@@ -31,9 +31,10 @@ from mchindex.index.results import Found
 _BEST = np.array([64, 15, 0, 600], np.float64)  # chosen on validation images, see docs/answers.md
 WEIGHTS = {"best": tuple(_BEST / _BEST.sum()), "fine": (0.0, 0.0, 1.0, 0.0)}
 ALL = 65_536  # images up to which "best" compares all of them
-CANDIDATES = 500  # images, at least, that are taken from the bucket table otherwise
+CANDIDATES = 2_000  # images, at most, that are taken from the bucket table otherwise
 NEAR, PROBES = 1536, 96  # fine codes whose images are added, and cells to find them in
 MOST = 2**27  # hits that the bucket table returns, at most
+AT_A_TIME = 1024  # queries whose candidates are looked up together
 
 Lists = tuple[NDArray[np.int64], NDArray[np.int64]]  # limits and keys, as `within` returns them
 
@@ -61,19 +62,31 @@ def ranked(
     """The k images with the largest scores for each query."""
     assert query.fine is not None
     n = len(query.codes)
-    limited = budget.max_radius is not None or budget.max_buckets is not None
     lists: Lists | None = None
     exact = np.ones(n, bool)
     near = 0
-    if limited:
+    if budget.max_radius is not None or budget.max_buckets is not None:
         lists, exact = _within_limits(buckets, query.codes, budget)
-    elif rank == "best" and len(fine) > ALL:
+    elif rank == "best" and _too_many(fine, k, budget):
         lists, near = _nearest(buckets, query.codes, budget), NEAR
         exact[:] = False
-    found = fine.rank(
-        query.fine, k, query.codes, WEIGHTS[rank], lists, near, PROBES, budget.allowed,
-        budget.threads,
-    )  # fmt: skip
+
+    def search(rows: NDArray[np.int64] | slice, lists: Lists | None, near: int) -> RankResult:
+        assert query.fine is not None
+        return fine.rank(
+            query.fine[rows], k, query.codes[rows], WEIGHTS[rank], lists, near, PROBES,
+            budget.allowed, budget.threads,
+        )  # fmt: skip
+
+    found = search(slice(None), lists, near)
+    if near:
+        # Too few images were near these queries.
+        few = np.flatnonzero(found.keys[:, -1] < 0)
+        if len(few):
+            complete = search(few, None, 0)
+            for column in ("keys", "distances", "regions", "scores", "similarities", "looked_at"):
+                getattr(found, column)[few] = getattr(complete, column)
+            exact[few] = True
     scores = found.scores.clip(0, 1)
     return Found(
         found.keys,
@@ -90,6 +103,12 @@ def ranked(
     )
 
 
+def _too_many(fine: FineTable, k: int, budget: Budget) -> bool:
+    """Whether "best" takes candidates rather than all images. They would be too few for large k."""
+    images = len(fine) if budget.allowed is None else min(len(fine), len(budget.allowed))
+    return images > ALL and k * fine.regions <= NEAR
+
+
 def _within_limits(
     buckets: BucketTable, codes: NDArray[np.uint8], budget: Budget
 ) -> tuple[Lists, NDArray[np.bool_]]:
@@ -99,18 +118,22 @@ def _within_limits(
         codes, most, max_radius=budget.max_radius, max_buckets=budget.max_buckets,
         allowed=budget.allowed, threads=budget.threads,
     )  # fmt: skip
-    return (np.r_[0, np.cumsum(found.counts)], found.ids[found.ids >= 0]), found.exact
+    lists = np.r_[0, np.cumsum(found.counts)], found.ids[found.ids >= 0]
+    return lists, found.exact & (found.counts < most)
 
 
 def _nearest(buckets: BucketTable, codes: NDArray[np.uint8], budget: Budget) -> Lists:
-    """At least CANDIDATES images per query, or all there are: all those within some radius, because
-    a part of those at one distance would be arbitrary."""
-    first = buckets.search(codes, CANDIDATES, allowed=budget.allowed, threads=budget.threads)
-    reach = np.where(first.ids >= 0, first.distances, 0).max(1, initial=0)
-    parts: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(codes)
-    for radius in np.unique(reach).tolist():
-        rows = np.flatnonzero(reach == radius)
-        inside = buckets.within(codes[rows], radius, allowed=budget.allowed, threads=budget.threads)
-        for row, keys in zip(rows, np.split(inside.ids, inside.lims[1:-1]), strict=True):
-            parts[row] = keys
-    return np.r_[0, np.cumsum([len(part) for part in parts])], np.concatenate(parts)
+    """Up to CANDIDATES images per query, by whole radii: which of those at one distance are taken
+    would be arbitrary. If there are more at the smallest distance, it is left to the fine codes to
+    choose among them."""
+    counts, keys = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
+    for start in range(0, len(codes), AT_A_TIME):
+        found = buckets.search(
+            codes[start : start + AT_A_TIME], CANDIDATES + 1, allowed=budget.allowed,
+            threads=budget.threads,
+        )  # fmt: skip
+        cut = np.where(found.ids[:, -1:] >= 0, found.distances[:, -1:], buckets.bits + 1)
+        inside = (found.ids >= 0) & (found.distances < cut)
+        counts.append(inside.sum(1))
+        keys.append(found.ids[inside])
+    return np.cumsum(np.concatenate(counts)), np.concatenate(keys)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import BucketTable
-from mchindex.errors import StoreDamagedError, StoreError
+from mchindex.errors import NoFineCodesError, StoreDamagedError, StoreError
 from mchindex.index.arguments import (
     Filter,
     Limits,
@@ -61,6 +61,10 @@ class Searcher:
 
     def query_of(self, id: Id, region: Any) -> tuple[Query, Id]:
         """An image in the index as a query, and its stored id."""
+        with self._store.one_state():
+            return self._query_of(id, region)
+
+    def _query_of(self, id: Id, region: Any) -> tuple[Query, Id]:
         row = self._store.row(*resolved_ids(self._store, [id]))
         if row is None:
             raise KeyError(f"there is no image {id!r} in {self._store.name}")
@@ -140,9 +144,8 @@ class Searcher:
         missing = self._live.without_fine
         if self._live.fine is None or missing:
             images = "its images" if self._live.fine is None else f"{missing:,} of its images"
-            raise ValueError(
-                f"{self._store.name} cannot be searched by words: {images} have no fine codes; "
-                "add them once more with again=True"
+            raise NoFineCodesError(
+                f"{self._store.name} cannot be searched by words: {images} have no fine codes"
             )
         select = self._selection(limits.get("filter"), limits.get("allowed"), ())
 
@@ -163,16 +166,15 @@ class Searcher:
             return "best" if rank is None else rank
         if rank is None:
             return "code"
-        if self._live.fine is None:
-            reason = "it has no fine codes"
-        elif self._live.without_fine:
-            reason = (
-                f"{self._live.without_fine:,} of its images have no fine codes: add them once more "
-                "with again=True"
-            )
-        else:
-            reason = "the query has no fine code: search by an image, with the model that filled it"
-        raise ValueError(f"{self._store.name} cannot rank by {rank!r}: {reason}")
+        what = f"{self._store.name} cannot rank by {rank!r}"
+        if not self._identity.has_model:
+            raise ValueError(f"{what}: it has no fine codes")
+        if self._live.fine is None or (missing := self._live.without_fine):
+            images = "its images" if self._live.fine is None else f"{missing:,} of its images"
+            raise NoFineCodesError(f"{what}: {images} have no fine codes")
+        raise ValueError(
+            f"{what}: the query has no fine code: search by an image, with the model that filled it"
+        )
 
     def within(
         self,

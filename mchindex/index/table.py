@@ -140,8 +140,11 @@ class LiveTable:
     @property
     def without_fine(self) -> int:
         """How many images that a search can find have no fine codes."""
-        self.refresh()
-        return len(self._table) - (0 if self._fine is None else len(self._fine))
+
+        def missing(tables: Tables, _: None) -> int:
+            return len(tables.buckets) - (0 if tables.fine is None else len(tables.fine))
+
+        return self.consistently(None, missing)
 
     @property
     def current(self) -> BucketTable:
@@ -368,6 +371,8 @@ class LiveTable:
         if folder is None or saved is None:
             return
         fine = self._new_fine()
+        if fine is None and saved.fine is not None:
+            return  # another process has stored the first fine codes meanwhile
         try:
             table = load_snapshot(folder / saved.file)
             if fine is not None and saved.fine is not None:
@@ -402,6 +407,8 @@ class LiveTable:
                     saved = saved._replace(fine=save_fine(self._fine, folder / saved.fine_file))
                 store.set(snapshot=saved.to_json(), refused=sorted(self._refused))
             except (OSError, StoreError) as error:
+                for name in (file, saved.fine_file):
+                    (folder / name).unlink(missing_ok=True)
                 if isinstance(error, StoreError) and not is_full(error):
                     raise
                 return  # the disk is full: opening takes longer, but nothing is lost

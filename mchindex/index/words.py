@@ -30,22 +30,21 @@ def ranked_by_words(
         scores = np.exp(_log_probability(found.scores[0], query.curves[0]))
         scores[found.keys[0] < 0] = 0
         return _found(found.keys[0], found.regions[0], scores, int(found.looked_at[0]))
-    # The order of several words is that of none of them, so every image is needed.
-    total, place, keys = np.zeros(0), np.zeros(0, np.int16), np.zeros(0, np.int64)
-    least = np.zeros(0)
+    # The order of several words is that of none of them, so every image is needed. One call sees
+    # one state of the table.
     images = max(1, len(table))
-    for vector, curve, wanted in zip(query.vectors, query.curves, query.wanted, strict=True):
-        one = table.rank(vector[None], images, None, weights, allowed=allowed, threads=threads)
-        order = np.argsort(one.keys[0])
-        order = order[np.searchsorted(one.keys[0], 0, sorter=order) :]  # missing ones have -1
-        logs = _log_probability(one.scores[0][order], curve if wanted else -curve)
-        if not len(keys):
-            keys, total = one.keys[0][order], np.zeros(len(order))
-            place, least = np.zeros(len(order), np.int16), np.full(len(order), np.inf)
+    every = table.rank(query.vectors, images, None, weights, allowed=allowed, threads=threads)
+    order = np.argsort(every.keys, axis=1)
+    order = order[:, np.searchsorted(every.keys[0], 0, sorter=order[0]) :]  # missing ones have -1
+    keys = every.keys[0][order[0]]
+    total, least = np.zeros(len(keys)), np.full(len(keys), np.inf)
+    place = np.zeros(len(keys), np.int16)
+    for word, (curve, wanted) in enumerate(zip(query.curves, query.wanted, strict=True)):
+        logs = _log_probability(every.scores[word][order[word]], curve if wanted else -curve)
         total += logs
         if wanted:  # the region shown is that of the thing that is least certain
             weaker = logs < least
-            place = np.where(weaker, one.regions[0][order], place)
+            place = np.where(weaker, every.regions[word][order[word]], place)
             least = np.where(weaker, logs, least)
     best = np.lexsort((keys, -total))[:k]
     scores = np.exp(total[best] / len(query.wanted))

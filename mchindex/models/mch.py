@@ -243,7 +243,11 @@ class MCHModel:
             "about": self.about,
         }
         if self.fine is not None:
-            config["fine"] = {"bits": self.fine.bits, "cells": len(self.fine.cells)}
+            config["fine"] = {
+                "bits": self.fine.bits,
+                "cells": len(self.fine.cells),
+                "fingerprint": self.fine.fingerprint,
+            }
         if self.words is not None:
             names, fingerprint = list(self.words.names), self.words.fingerprint
             config["words"] = {"names": names, "fingerprint": fingerprint}
@@ -357,10 +361,12 @@ class MCHModel:
             policy = saved.build("policy", lambda: Policy(features, bits, width), part("policy"))
         fine = None
         if config.fine is not None:
-            fine_bits, cells = config.fine
+            fine_bits, cells, fingerprint = config.fine
             if not 0 <= cells <= MOST_CELLS:
                 raise ValueError(f"there may be {MOST_CELLS} cells at most, not {cells}")
             fine = saved.build("fine", lambda: FineHash(dim, fine_bits, cells), part("fine"))
+            if fingerprint not in (None, fine.fingerprint):
+                raise ValueError("its fine hash differs from the one that was saved")
         words = None
         if config.words is not None:
             if fine is None:

@@ -48,7 +48,7 @@ class Config:
     xi: float
     about: dict[str, Any]
     plugins: dict[str, Any]
-    fine: tuple[int, int] | None  # bits and number of cells of the fine codes; None: no fine codes
+    fine: tuple[int, int, str | None] | None  # bits, number of cells, fingerprint if it was saved
     words: tuple[list[str], str] | None  # their names and their fingerprint; None: no words
     fingerprint: str
 
@@ -73,10 +73,15 @@ class Config:
             _field(config, "xi", float, int),
             _field({"about": {}} | config, "about", dict),
             _field({"plugins": {}} | config, "plugins", dict),
-            None if fine is None else (_field(fine, "bits", int), _field(fine, "cells", int)),
+            None if fine is None else _fine(fine),
             None if words is None else (_names(words), _field(words, "fingerprint", str)),
             _field(config, "fingerprint", str),
         )
+
+
+def _fine(fine: dict[str, Any]) -> tuple[int, int, str | None]:
+    fingerprint = _field({"fingerprint": None} | fine, "fingerprint", str, type(None))
+    return _field(fine, "bits", int), _field(fine, "cells", int), fingerprint
 
 
 _KINDS = {

@@ -243,7 +243,7 @@ class Store:
 
     def check_schema(self) -> None:
         """Raises StoreDamagedError if the tables are not declared as in `schema`."""
-        with self.reading() as db:
+        with self.one_state(), self.reading() as db:
             if not schema.is_as_declared(db):
                 raise StoreDamagedError(f"{self.name} is damaged: its schema has been changed")
 

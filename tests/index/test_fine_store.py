@@ -1,6 +1,7 @@
 """Fine codes on disk: they follow every change, survive damage to what is derived from them, and
 damage to themselves is reported."""
 
+import errno
 import io
 import json
 import shutil
@@ -17,7 +18,7 @@ import mchindex.storage.store
 from helpers.fine_models import fine_model, with_fine
 from helpers.small_model import photo, small_model, write_photos
 from mchindex import MCHIndex
-from mchindex.errors import ExportError, StoreDamagedError
+from mchindex.errors import ExportError, ModelMismatchError, StoreDamagedError
 from mchindex.index.export import export_index
 from mchindex.index.fine_snapshot import load_fine, save_fine
 from mchindex.index.importing import import_index
@@ -491,6 +492,26 @@ def test_fine_codes_are_filled_in_place_and_resumably(tmp_path: Path) -> None:
         # An index that was open all the time has followed.
         assert reader.search(id=str(photos[1]), rank="best").rank == "best"
     assert verify(path).problems == []
+
+
+def test_a_model_without_fine_codes_adds_nothing_to_an_index_with_some(folder: Path) -> None:
+    with MCHIndex.open(folder, small_model()) as index:
+        with pytest.raises(ModelMismatchError, match="this copy of its model makes none"):
+            index.add([photo(40)])
+        assert index.stats()["fine_images"] == len(index)
+
+
+def test_a_snapshot_that_cannot_be_saved_whole_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mchindex.index.table.SNAPSHOT_AFTER", 1)
+    monkeypatch.setattr("mchindex.index.table.save_fine", full)
+    with MCHIndex.open(tmp_path / "a.mch", fine_model()) as index:
+        index.add([photo(i) for i in range(30)])
+    assert list((tmp_path / "a.mch").glob("table-*")) == []
 
 
 def test_the_fine_codes_of_an_index_are_those_of_its_model(folder: Path) -> None:

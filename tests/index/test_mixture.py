@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helpers.fine_models import fine_model
-from helpers.small_model import photo
+from helpers.fine_models import fine_model, with_fine
+from helpers.small_model import photo, small_model
 from mchindex import MCHIndex
+from mchindex.errors import NoFineCodesError
 from mchindex.index.mixture import _majority
 from mchindex.storage.records import Row, code_type
 
@@ -112,6 +113,23 @@ def test_without_fine_codes_the_majority_of_the_codes_decides() -> None:
             index.search(like=["a"], unlike=["b"])
 
 
+def test_unlike_is_never_ignored(tmp_path: Path) -> None:
+    with MCHIndex(FINE) as index:
+        index.add([photo(i) for i in range(4)])
+        index.add_codes(["own"], np.zeros((1, 2), np.uint8))
+        assert index.search(like=[photo(1)]).rank == "code"
+        with pytest.raises(NoFineCodesError, match="1 of its images have no fine codes"):
+            index.search(like=[photo(1)], unlike=[photo(2)])
+
+
+def test_fine_codes_of_another_kind_are_not_mixed(tmp_path: Path) -> None:
+    path = tmp_path / "a.mch"
+    with MCHIndex.open(path, FINE) as index:
+        index.add([photo(i) for i in range(4)])
+    with MCHIndex.open(path, with_fine(small_model(), 64)) as index:
+        assert index.search(like=[photo(1)]).rank == index.search(photo(1)).rank == "code"
+
+
 def test_the_first_picture_decides_ties() -> None:
     codes = np.array([[0b11110000], [0b11001100]], np.uint8)
     assert _majority(codes).tolist() == [[0b11110000]]
@@ -122,6 +140,7 @@ def test_the_first_picture_decides_ties() -> None:
 def test_what_makes_no_query_is_refused(index: MCHIndex) -> None:
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"like": []}, ValueError, "like is empty"),
+        ({"text": "dog", "unlike": ["a"]}, TypeError, "unlike needs like"),
         ({"like": 3.5}, TypeError, "like must be images, ids or pairs"),
         ({"like": [99]}, KeyError, "there is no image 99"),
         ({"unlike": ["a"]}, TypeError, "images in like"),

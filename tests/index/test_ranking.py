@@ -260,6 +260,28 @@ def test_a_copy_with_another_code_is_found_by_its_fine_code(
     index.close()
 
 
+def test_a_large_k_gets_all_its_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, codes, fine = filled(2000, seed=4)
+    asked = Query(codes[:3], (np.unpackbits(fine[:3, 0], axis=1) * 2.0 - 1).astype("f4"))
+    exact = [hits.ids for hits in index._searcher.search(asked, 600, (), rank="best")]
+    for name, value in {"ALL": 100, "CANDIDATES": 20, "NEAR": 64, "PROBES": 8}.items():
+        monkeypatch.setattr(ranking, name, value)
+    assert [hits.ids for hits in index._searcher.search(asked, 600, (), rank="best")] == exact
+    page = index._searcher.search(asked, 10, (), rank="best", offset=500)
+    assert [hits.ids for hits in page] == [ids[500:510] for ids in exact]
+    few = index._searcher.search(asked, 10, (), rank="best", allowed=list(range(90)))
+    assert all(hits.exact and len(hits) == 10 for hits in few)
+    # Where the cells hold too few images, the rest is looked at, too.
+    monkeypatch.setattr(ranking, "CANDIDATES", 1)
+    monkeypatch.setattr(ranking, "PROBES", 0)
+    found = index._searcher.search(asked, 10, (), rank="best")
+    assert [hits.ids for hits in found] == [ids[:10] for ids in exact]
+    assert all(hits.exact for hits in found)
+    none = Query(asked.codes[:0], asked.fine[:0])  # type: ignore[index]
+    assert len(index._searcher.search(none, 10, (), rank="best")) == 0
+    index.close()
+
+
 # Errors.
 
 

@@ -97,6 +97,17 @@ def test_a_model_with_fine_codes_is_saved_and_loaded(tmp_path: Path) -> None:
     assert small_model().encode_queries(asked)[1] is None
 
 
+def test_a_changed_fine_hash_is_noticed(tmp_path: Path) -> None:
+    model = fine_model()
+    assert model.fine is not None
+    model.save(tmp_path / "model")
+    other = replace(model, fine=FineHash.fit(torch.randn(240, model.backbone.dim), model.fine.bits))
+    other.save(tmp_path / "other")
+    (tmp_path / "other/model.safetensors").replace(tmp_path / "model/model.safetensors")
+    with pytest.raises(ModelError, match="fine hash differs"):
+        MCHModel.load(tmp_path / "model")
+
+
 def test_a_model_without_fine_codes_is_saved_as_before(tmp_path: Path) -> None:
     small_model().save(tmp_path / "model")
     config = loads((tmp_path / "model/config.json").read_text())
