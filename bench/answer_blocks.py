@@ -1,5 +1,5 @@
-"""What README and docs say about answers, regions, duplicates, words and the demo, from the
-records in bench/results/."""
+"""What README and docs say about answers, regions, duplicates, words, recipes and the demo, from
+the records in bench/results/."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from answer_report import by_label
@@ -14,6 +15,16 @@ from common import RESULTS
 from edits import EDITS
 
 Row = Mapping[str, Any]
+SHIPPED = Path(__file__).parents[1] / "mchindex" / "models" / "shipped"
+QUADRANT = "top-left quadrant"
+RECIPES = {
+    "as shipped": "as shipped: HashNet, EfficientNet-Lite0, 224 px",
+    "labels for crops": "labels for crops",
+    "dch": "DCH",
+    "mmhh": "MMHH",
+    "lite2, 260 px": "EfficientNet-Lite2, 260 px",
+    "lite2, labels for crops": "EfficientNet-Lite2, labels for crops",
+}
 SHOWN = {
     "best": "**ours, `best`**",
     "fine": "ours, `fine`",
@@ -246,8 +257,11 @@ def words_block() -> str:
     general, pairs, regions = data["general"], data["pairs"], data["regions"]
     shown = [name for name in general if name not in ("words", "map", "p10")]
     few = ", ".join(f'"{name}" {short(general[name], 1)}' for name in shown)
-    return f"""`python bench/word_search.py --data DIR`, with `{data["settings"]["model"]}` and
-{data["settings"]["images"]:,} images that it was not trained on:
+    model = data["settings"]["model"]
+    things = json.loads((SHIPPED / model / "config.json").read_text("utf-8"))["words"]["names"]
+    names = sum(len(thing.split(", ")) for thing in things)
+    return f"""`{model}` knows {names:,} names of {len(things):,} things. Measured by
+`python bench/word_search.py --data DIR` on {data["settings"]["images"]:,} images that it was not trained on:
 
 | COCO's 80 classes | mAP | P@10 |
 |---|---|---|
@@ -274,6 +288,50 @@ the thing in {short(regions["shown_has_the_thing"], 2)} of the parts shown, and 
 words, so this is evidence and no proof. [answers.md](answers.md#regions) has a test with pasted things, whose boxes are
 known.
 """  # noqa: E501
+
+
+def recipes_block() -> str:
+    """For docs/learning.md: other recipes and backbones than those of the shipped models."""
+    content = read_record("recipes.json", "bench/recipes.py")
+    settings, rows = content["settings"], {row["name"]: row for row in content["rows"]}
+    table = []
+    for name, row in rows.items():
+        more = f"{row['gain']:+.4f} ± {row['gain_error']:.4f}" if "gain" in row else ""
+        table.append([
+            RECIPES[name], short(row["ndcg"]), more, short(row["precision"]), short(row["map"]),
+            f"{short(row[QUADRANT])} / {short(row['quadrant_in_ten'])}",
+            f"{row['codes']:.2f}", f"{row['encode_ms']:.0f} ms",
+        ])  # fmt: skip
+    head = [
+        "recipe", "nDCG@10", "gain", "P@10", "mAP",
+        "a quadrant finds its picture: first / in ten", "codes per image",
+        "processor time per image",
+    ]  # fmt: skip
+    base, larger, crops = (rows[n] for n in ("as shipped", "lite2, 260 px", "labels for crops"))
+    ratio = crops["gain"] / crops["gain_error"]
+    doubt = "which may be chance" if ratio < 2 else "and they take longer to train"
+    lines = [
+        paragraph(
+            f"`python bench/recipes.py --data DIR`: models of {settings['bits']} bits, trained on",
+            f"{settings['images']:,} images with one seed, and compared by `best` on",
+            f"{settings['validation']:,} validation images in {settings['folds']} parts: each part",
+            "asks once, and the others are indexed. A gain in nDCG@10 is the mean over the parts,",
+            f"with its standard error; quadrants are of {settings['copies']:,} images.",
+        ),
+        "",
+        *lines_of(head, table),
+        "",
+        paragraph(
+            f"EfficientNet-Lite2 at {larger['size']} px changes nDCG@10 by {larger['gain']:+.3f},",
+            f"takes {larger['encode_ms'] / base['encode_ms']:.1f} times the processor time per",
+            f"image, and finds the picture of a quadrant first in {short(larger[QUADRANT])} of all",
+            f"cases instead of {short(base[QUADRANT])}. It also needs another package, and every",
+            "index with a shipped model would have to be built again.",
+            f"The gain of labels for crops is {ratio:.1f} times its standard error, {doubt}.",
+            "So the shipped models keep EfficientNet-Lite0 and HashNet.",
+        ),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def demo_block() -> str:

@@ -19,6 +19,7 @@ from answer_blocks import (
     demo_block,
     duplicates_block,
     quality_block,
+    recipes_block,
     regions_block,
     words_block,
 )
@@ -105,7 +106,10 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
         "learning": partial(paper_block, "learning.md.j2"),
         "beyond": partial(paper_block, "beyond-readme.md.j2"),
     },
-    FOLDER / "learning.md": {"beyond": partial(paper_block, "beyond-docs.md.j2")},
+    FOLDER / "learning.md": {
+        "beyond": partial(paper_block, "beyond-docs.md.j2"),
+        "recipes": recipes_block,
+    },
     FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},
     FOLDER / "duplicates.md": {"duplicates": duplicates_block},
     FOLDER / "words.md": {"words": words_block},
