@@ -136,8 +136,9 @@ def _of_picture(
     """The fine codes of a picture's regions, or of a part of it."""
     if query is None or model.fine is None:
         return None
+    if isinstance(region, str):
+        raise TypeError("the region of a query must be a box (x0, y0, x1, y1) in pixels")
     if region is not None:
-        assert not isinstance(region, str)
         fine = model.encode_queries([query], region)[1]
         return None if fine is None else np.packbits(fine > 0, axis=1)
     boxes = model.layout.array()

@@ -104,6 +104,8 @@ def test_an_index_names_what_its_hits_share_with_the_query(index: MCHIndex) -> N
     assert index.in_common(hits, id=hits[0].id, region="whole") == expected
     with pytest.raises(TypeError, match="either a query or the id"):
         index.in_common(hits)
+    with pytest.raises(TypeError, match="must be a box"):
+        index.in_common(hits, photo(1), region="top-left")
 
 
 def test_images_that_were_removed_have_nothing_in_common() -> None:
