@@ -26,12 +26,10 @@ from mchindex.cli.options import (
 from mchindex.files import replaceable, write_file
 
 if TYPE_CHECKING:
-    from mchindex.images import Thumbnail
     from mchindex.index.discard import Discarded
     from mchindex.index.duplicates import Duplicates
 
 FILES = "Files"
-SIDE = 200  # pixels of a picture on the page, at most
 GROUPS, OTHERS = 500, 11  # shown on the page, at most, and per group besides the keeper
 
 
@@ -118,31 +116,13 @@ def page(found: Duplicates) -> str:
 
     The template escapes every value, whatever the pictures are called.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from mchindex.index.page import page_picture, templates
 
-    templates = Environment(
-        loader=PackageLoader("mchindex.cli"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    templates.globals |= {"thumbnail": _picture}
-    templates.filters |= {"clean": show.clean, "size": show.size}
-    template = templates.get_template("duplicates.html")
+    own = templates("mchindex.cli")
+    own.globals |= {"thumbnail": page_picture}
+    own.filters |= {"clean": show.clean, "size": show.size}
+    template = own.get_template("duplicates.html")
     return template.render(found=found, groups=found[:GROUPS], most=OTHERS)
-
-
-def _picture(path: str | None) -> Thumbnail | None:
-    """A picture for the page; None if there is none or it cannot be read any more."""
-    from mchindex.errors import ImageError
-    from mchindex.images import thumbnail
-
-    try:
-        return None if path is None else thumbnail(path, SIDE)
-    except ImageError:
-        return None
 
 
 def _check_page(out: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mchindex.index import MCHIndex
     from mchindex.index.page import ShownAnswer
     from mchindex.index.results import Hits
+    from mchindex.storage.records import Id
 
 BATCH = 32  # queries encoded at a time
 DRAWN = 1000  # hits in one drawing, at most
@@ -231,9 +232,11 @@ class _Answer:
         of_text: bool = False,
         like: Sequence[str | int] = (),
         unlike: Sequence[str | int] = (),
+        region: str | None = None,
     ):
         self.query, self.hits, self.box = query, hits, box
         self.of_index, self.of_text = of_index, of_text  # else the query is a file
+        self.region = region  # of a query in the index
         self.like, self.unlike = list(like), list(unlike)
 
     def to_json(self) -> dict[str, Any]:
@@ -243,7 +246,12 @@ class _Answer:
 
     @property
     def title(self) -> str:
-        return os.path.basename(str(self.query)) or "query"
+        if self.of_text:
+            return show.clean(self.query)
+        if not self.like:
+            return _name(self.query)
+        pairs = (("like", self.like), ("unlike", self.unlike))
+        return "; ".join(f"{how} {', '.join(map(_name, some))}" for how, some in pairs if some)
 
     def draw(self, index: MCHIndex, columns: int) -> Image.Image:
         from mchindex.index.grid import draw_grid
@@ -255,13 +263,36 @@ class _Answer:
         from mchindex.index.page import shown
 
         picture = self._picture(index)
-        return shown(self.hits, index.bits, picture, title=self.title, region=self.box, first=first)
+        return shown(
+            self.hits,
+            index.bits,
+            picture,
+            title=self.title,
+            region=self.box,
+            has_picture=not self.of_text,
+            words=self._words(index, picture),
+            first=first,
+        )
+
+    def _words(self, index: MCHIndex, picture: Image.Image | None) -> Mapping[Id, Sequence[str]]:
+        """The names of things that the query and each hit show."""
+        if self.of_text:
+            from mchindex.models.words import read_text
+
+            words = read_text(str(self.query))
+            named = [word for word, wanted in words if wanted] or [
+                f"no {word}" for word, _ in words
+            ]
+            return dict.fromkeys(self.hits.ids, named)
+        if self.of_index:
+            return index.in_common(self.hits, id=self.query, region=self.region)
+        return {} if picture is None else index.in_common(self.hits, picture, region=self.box)
 
     def _picture(self, index: MCHIndex) -> Image.Image | None:
         from mchindex.errors import ImageError
         from mchindex.images import open_rgb
 
-        if self.of_text or self.like:
+        if self.of_text:
             return None
         path = index[self.query].path if self.of_index else str(self.query)
         try:
@@ -295,7 +326,8 @@ def _answers(
         box = None
         if region is not None and region in stored.regions:
             box = stored.boxes[stored.regions.index(region)]
-        yield _Answer(name, index.search(id=name, k=k, region=region, **options), box, True)
+        hits = index.search(id=name, k=k, region=region, **options)
+        yield _Answer(name, hits, box, True, region=region)
         return
     query_box = None if region is None else read_box(region)
     for start in range(0, len(queries), BATCH):
@@ -308,7 +340,7 @@ def _answers(
 def _mixed(
     index: MCHIndex, like: list[str], unlike: list[str], k: int, options: dict[str, Any]
 ) -> _Answer:
-    """The answer to several pictures; the first stands for the query in a drawing."""
+    """The answer to several pictures; the first stands for the query in a drawing or a page."""
     near, far = ([_stored_or_file(index, text) for text in some] for some in (like, unlike))
     hits = index.search(like=near, unlike=far, k=k, **options)
     return _Answer(near[0], hits, of_index=near[0] in index, like=near, unlike=far)
@@ -318,6 +350,10 @@ def _stored_or_file(index: MCHIndex, text: str) -> str | int:
     """The id of an image in the index, or else a file. A file goes before an integer id."""
     id = stored_id(index, text)
     return text if id is None or (isinstance(id, int) and os.path.exists(text)) else id
+
+
+def _name(query: str | int) -> str:
+    return show.clean(os.path.basename(str(query)) or "query")
 
 
 def read_box(text: str) -> tuple[float, float, float, float]:

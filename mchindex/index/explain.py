@@ -54,6 +54,8 @@ def explain(
         return Reason(", ".join(words))
     if hit.similarity is not None and hit.similarity >= ALIKE:
         return Reason("looks alike")
+    if hit.distance < 0:  # words have no code
+        return Reason("shows what was named")
     if hit.distance * SAME_KIND <= bits:
         return Reason(f"same kind of thing (distance {hit.distance})")
     return Reason(f"less alike (distance {hit.distance})")

@@ -24,6 +24,7 @@ from mchindex.index.codes import rows_of_codes
 from mchindex.index.discard import Discarded, discard
 from mchindex.index.duplicates import DuplicateGroup, Duplicates, Level, find_duplicates
 from mchindex.index.identity import FineIdentity, Identity
+from mchindex.index.in_common import in_common
 from mchindex.index.inputs import (
     Metadata,
     check_id,
@@ -463,6 +464,25 @@ class MCHIndex:
         query = Query(array[None] if array.ndim == 1 else array)
         answers = self._searcher.search(query, k, (), **limits)
         return answers[0] if array.ndim == 1 else answers
+
+    def in_common(
+        self,
+        hits: Hits,
+        query: Source | None = None,
+        *,
+        id: Id | None = None,
+        region: Sequence[float] | str | None = None,
+    ) -> dict[Id, list[str]]:
+        """The names of things that a query and each of its hits probably show, by the hits' ids.
+
+        The query is given as to `search`. A hit has three names at most, of things that are as
+        specific as can be told. There are none if the model knows no words.
+        """
+        if (query is None) == (id is None):
+            raise TypeError("in_common takes either a query or the id of an image in the index")
+        return in_common(
+            self._store, self._live, self._searcher, self._model, hits, query, id, region
+        )
 
     def words(self, prefix: str = "") -> list[str]:
         """The words that `search(text=…)` takes and that start with `prefix`, in order."""

@@ -36,8 +36,8 @@ width="{{ tile.width }}" height="{{ tile.height }}">
 <div style="width:{{ side }}px;height:{{ side }}px;background:#8882;display:grid;\
 place-items:center">no picture</div>
 {%- endif %}
-<figcaption><b>{{ tile.score }}</b> {{ tile.region }}, \
-distance {{ tile.distance }}<br>{{ tile.name }}</figcaption>
+<figcaption><b>{{ tile.score }}</b> {{ tile.region }}\
+{% if tile.distance >= 0 %}, distance {{ tile.distance }}{% endif %}<br>{{ tile.name }}</figcaption>
 </figure>
 {%- endfor %}
 </div>

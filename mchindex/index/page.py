@@ -20,6 +20,7 @@ from mchindex.images import Thumbnail, reduced, thumbnail
 from mchindex.index.explain import explain
 from mchindex.index.grid import FRAME
 from mchindex.index.results import Hit, Hits
+from mchindex.index.same_picture import reduced_for_comparison
 from mchindex.regions import Box, PixelBox, in_fractions
 from mchindex.storage.records import Id
 
@@ -34,7 +35,7 @@ class ShownHit:
     id: str
     name: str
     score: float
-    distance: int
+    distance: int  # below 0: words have no code
     region: str
     reason: str  # why it is a hit
     small: Thumbnail | None  # None: the picture cannot be read
@@ -46,11 +47,15 @@ class ShownAnswer:
     """A query on a page, with its hits."""
 
     title: str
-    has_picture: bool  # False: the query is not a picture
+    has_picture: bool  # False: the query is not a picture, and its title is shown instead
     small: Thumbnail | None
     box: Box | None  # the part that was searched for; None: all of it
     effort: str
     hits: list[ShownHit]
+
+    @property
+    def has_distances(self) -> bool:
+        return any(hit.distance >= 0 for hit in self.hits)
 
 
 def shown(
@@ -68,13 +73,15 @@ def shown(
 
     `query` is None if its picture cannot be read, or if there is none (`has_picture`). `region` is
     the part of the query that was searched for, in pixels. `words` are the names of things that the
-    query shares with each hit, by the hit's id, and `first` is the place of the first hit.
+    query and each hit show, by the hit's id, and `first` is the place of the first hit.
     """
     box, part = None, query
     if query is not None and region is not None:
         box = in_fractions(region, query.size)
         x0, y0, x1, y1 = (round(v) for v in region)
         part = query.crop((x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)))
+    if part is not None:
+        part = reduced_for_comparison(part)
     return ShownAnswer(
         title,
         has_picture,

@@ -108,7 +108,9 @@ class Hits(Sequence[Hit]):
 
     def __repr__(self) -> str:
         lines = [
-            f"  {hit.score:.2f}  {hit.distance:3d}  {hit.region:<12}  {hit.id}" for hit in self[:10]
+            f"  {hit.score:.2f}  {'' if hit.distance < 0 else hit.distance:3}  {hit.region:<12}  "
+            f"{hit.id}"
+            for hit in self[:10]
         ]
         more = [f"  … {len(self) - 10} more"] if len(self) > 10 else []
         limit = f" (stopped by {self.limited_by})" if self.limited_by else ""

@@ -15,6 +15,7 @@ from PIL import Image, ImageFilter
 from mchindex.regions import Box
 
 SIDE = 72  # pixels of the longer side at which pictures are compared
+REDUCED = 4 * SIDE  # pixels of a side, at most, from which pictures are resized
 SCALES = 0.97 ** np.arange(31)  # of the part, as a share of the largest size that fits: 1 to 0.4
 LEAST = 12  # pixels of the part's shorter side
 SAME = 0.8  # the least correlation of pixels in one picture; see tests/index/test_same_picture.py
@@ -33,11 +34,19 @@ class Match(NamedTuple):
 
 def find_in(part: Image.Image, whole: Image.Image) -> Match | None:
     """Where `part` lies in `whole`: all of it or a part, perhaps mirrored; None if it does not."""
+    part, whole = (reduced_for_comparison(image).convert("L") for image in (part, whole))
     best: Match | None = None
     for match in _matches(part, whole):
         if best is None or match.correlation > best.correlation:
             best = match
     return best if best is not None and best.correlation >= SAME else None
+
+
+def reduced_for_comparison(image: Image.Image) -> Image.Image:
+    """A picture that is compared several times, small enough for this to be fast."""
+    if max(image.size) <= REDUCED:
+        return image
+    return image.resize(_fitting(image.size, REDUCED), Image.Resampling.BOX, reducing_gap=2)
 
 
 def _matches(part: Image.Image, whole: Image.Image) -> Iterator[Match]:
@@ -76,7 +85,7 @@ def _fitting(size: tuple[int, int], side: int) -> tuple[int, int]:
 
 def _edges(image: Image.Image, size: tuple[int, int]) -> Grey:
     """Brightness less that of the surroundings: slow gradients look alike in any two pictures."""
-    small = image.convert("L").resize(size, Image.Resampling.BOX)
+    small = image.resize(size, Image.Resampling.BOX)
     around = small.filter(ImageFilter.GaussianBlur(4))
     return np.asarray(small, np.float64) - np.asarray(around, np.float64)
 

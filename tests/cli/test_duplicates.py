@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from helpers.fine_models import fine_model, write_copies
+from helpers.html import check_alone
 from mchindex import MCHIndex
 from mchindex.cli import duplicates as command
 from mchindex.cli import run
+from mchindex.index.page import hits_page
 
 Capture = pytest.CaptureFixture[str]
 GONE = ["0-saved.jpg", "0-small.png", "1-saved.jpg", "1-small.png"]
@@ -77,6 +79,9 @@ def test_the_page_shows_the_groups_and_escapes_names(home: Path, capsys: Capture
     assert page.count("data:image/jpeg;base64,") == 6
     assert "&lt;b&gt;0.jpg" in page
     assert "<b>0.jpg" not in page
+    check_alone(page)
+    style = hits_page([]).split("<style>")[1].split(".region")[0]
+    assert page.split("<style>")[1].startswith(style)  # all pages look alike
     assert run(["duplicates", "--out", "groups.png"]) == 2
     assert "must end in .html" in capsys.readouterr().err
 

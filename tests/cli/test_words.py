@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.html import check_alone
 from helpers.small_model import small_model, write_photos
 from mchindex import MCHIndex
 from mchindex.cli import run
@@ -52,6 +53,38 @@ def test_hits_are_printed_with_their_scores_and_drawn(
     assert "distance" not in text
     assert "6 images compared" in text
     assert out.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("dog, -sofa", "dog"), ("Dog, sofa", "dog, sofa"), ("-sofa", "no sofa")]
+)
+def test_a_page_shows_the_words(
+    made: Path, tmp_path: Path, text: str, reason: str, capsys: Capture
+) -> None:
+    out = tmp_path / "hits.html"
+    command = ["search", f"--text={text}", "-k", "2", "--index", str(made), "--out", str(out)]
+    assert run(command) == 0
+    read = check_alone(out.read_text("utf-8"))
+    assert f"1. {reason} score" in read.words
+    assert "distance" not in read.words
+    assert "no picture" not in read.words
+    assert len(read.all("img")) == 2
+    assert f"{text} 2 hits, 6 images compared" in read.words
+
+
+def test_a_page_names_what_pictures_have_in_common(
+    made: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    out, photo = tmp_path / "hits.html", str(made.parent / "photos" / "001.png")
+    with MCHIndex.open(made) as index:
+        hits = index.search(photo)
+        names = index.in_common(hits, photo)
+        assert any(names.values())
+        reasons = {", ".join(names[hit.id]) for hit in hits[1:]} - {""}
+    for query in ([photo], ["--id", photo], ["--like", photo]):
+        assert run(["search", *query, "--index", str(made), "--out", str(out)]) == 0
+        page = check_alone(out.read_text("utf-8")).words
+        assert any(f". {reason} score" in page for reason in reasons)
 
 
 def test_words_are_listed(made: Path, capsys: Capture) -> None:

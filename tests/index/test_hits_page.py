@@ -1,9 +1,10 @@
 """Hits on a page, each with the reason why it is one."""
 
+import os
 from pathlib import Path
 
 import pytest
-from PIL import ImageOps
+from PIL import Image, ImageOps
 
 from helpers.html import check_alone
 from helpers.pictures import picture
@@ -29,6 +30,8 @@ def test_reasons_without_pictures() -> None:
     assert explain(hit(4), 32) == Reason("same kind of thing (distance 4)")
     assert explain(hit(4, 0.7), 32, words=("person", "frisbee")) == Reason("person, frisbee")
     assert explain(hit(0, 1.0), 64) == Reason("looks alike")  # only pixels can tell
+    assert explain(hit(-1), 64, words=("dog", "sofa")) == Reason("dog, sofa")
+    assert "distance" not in explain(hit(-1), 64).text  # words have no code
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,36 @@ def test_a_search_without_a_picture_or_hits() -> None:
     assert "Hits of 2 searches" in read.words
 
 
+def test_hits_of_words_have_no_distance() -> None:
+    found = Hits((hit(-1),), 0, 0, 1, True, rank="fine")
+    answer = shown(found, 64, None, title="dog, -sofa", has_picture=False, words={"a": ["dog"]})
+    read = check_alone(hits_page([answer]))
+    assert "1. dog score 0.50 whole picture a" in read.words
+    assert "distance" not in read.words
+    assert "-1" not in repr(found)
+    assert "-1" not in found._repr_html_()
+    assert "distance" not in found._repr_html_()
+    assert "cell words" in [a.get("class") for a in read.all("div")]
+    assert read.words.count("dog, -sofa") == 2  # in the title of the page and instead of a picture
+    with_code = hits_page([shown(Hits((hit(3),), 1, 0, 1, True), 64, None, title="a.jpg")])
+    assert "distance 3, whole picture" in check_alone(with_code).words
+
+
+def test_a_large_query_is_reduced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def note(hit: Hit, bits: int, query: Image.Image | None, *rest: object) -> Reason:
+        assert query is not None
+        sizes.append(query.size)
+        return Reason("")
+
+    monkeypatch.setattr("mchindex.index.page.explain", note)
+    query, found = picture(1, 3000, 2000), Hits((hit(), hit()), 1, 0, 2, True)
+    shown(found, 64, query, title="")
+    shown(found, 64, query, title="", region=(1000, 0, 3000, 1000))
+    assert sizes == [(288, 192)] * 2 + [(288, 144)] * 2
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
@@ -134,6 +167,45 @@ def test_command(photos: Path, tmp_path: Path, capsys: Capture) -> None:
     assert "1. " not in words
     assert run(["search", "--id", str(photos / "5.png"), *index, "--out", str(page)]) == 0
     assert "8 hits" in check_alone(page.read_text("utf-8")).words
+
+
+def test_the_first_picture_of_several_is_drawn(
+    photos: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    other = tmp_path / "other.png"
+    SCENES.image(5).crop((0, 80, 80, 160)).save(other)
+    index = ["--index", str(photos / "p.mch"), "-k", "2"]
+    page, stored = tmp_path / "page.html", str(photos / "7.png")
+    for first, second, start in (
+        (str(other), stored, "like other.png, 7.png; unlike 1.png"),
+        (stored, str(other), "like 7.png, other.png; unlike 1.png"),
+    ):
+        command = ["search", "--like", first, "--like", second, *index]
+        assert run([*command, "--unlike", str(photos / "1.png"), "--out", str(page)]) == 0
+        read = check_alone(page.read_text("utf-8"))
+        assert start in read.words
+        assert len(read.all("img")) == 3
+        assert read.all("img")[0]["alt"] == f"query: {start}"
+        drawing = tmp_path / "drawing.png"
+        assert run([*command, "--out", str(drawing)]) == 0
+        with Image.open(drawing) as grid, Image.open(first) as picture:
+            middle = grid.convert("RGB").getpixel((grid.width // 6, grid.width // 6))
+            assert middle != (228, 228, 228), picture.size  # the grey of a missing picture
+
+
+def test_a_file_name_that_is_not_utf8(photos: Path, tmp_path: Path, capsys: Capture) -> None:
+    file = os.fsdecode(os.fsencode(tmp_path) + b"/query-\xff.png")
+    try:
+        SCENES.image(5).save(file)
+    except OSError:
+        pytest.skip("this file system takes only UTF-8")
+    page = tmp_path / "page.html"
+    index = ["--index", str(photos / "p.mch"), "-k", "2"]
+    assert run(["search", file, *index, "--out", str(page)]) == 0
+    assert "query-\\udcff.png" in check_alone(page.read_text("utf-8")).words
+    assert run(["search", "--like", file, *index, "--out", str(page)]) == 0
+    assert "like query-\\udcff.png" in check_alone(page.read_text("utf-8")).words
+    assert run(["search", file, *index, "--out", str(tmp_path / "drawing.png")]) == 0
 
 
 def test_rank(photos: Path, capsys: Capture) -> None:

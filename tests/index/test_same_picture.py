@@ -7,6 +7,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from mchindex.datasets.scenes import SceneSource
+from mchindex.index import same_picture
 from mchindex.index.same_picture import find_in
 
 SCENES = SceneSource(12, seed=3, size=160)
@@ -48,6 +49,22 @@ def test_a_copy_or_a_part_is_found(edit: Edit, box: tuple[float, ...], mirrored:
         assert match.mirrored == mirrored
         assert match.box == pytest.approx(box, abs=0.06)
         assert 0.8 <= match.correlation <= 1.001
+
+
+def test_large_pictures_are_reduced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, sizes = scene(1).resize((2000, 1500)), []
+    edges = same_picture._edges
+
+    def note(image: Image.Image, size: tuple[int, int]) -> same_picture.Grey:
+        sizes.append(image.size)
+        return edges(image, size)
+
+    monkeypatch.setattr(same_picture, "_edges", note)
+    match = find_in(large.crop((1000, 0, 2000, 750)), large)
+    assert match is not None
+    assert match.box == pytest.approx((0.5, 0, 1, 0.5), abs=0.06)
+    assert set(sizes) == {(288, 216)}
+    assert len(sizes) > 10
 
 
 def test_most_parts_are_found() -> None:
