@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex._core import BucketTable
+from mchindex._core import BucketTable, FineTable
 from mchindex.errors import NoFineCodesError, StoreDamagedError, StoreError
 from mchindex.index.arguments import (
     Filter,
@@ -61,10 +61,11 @@ class Searcher:
 
     def query_of(self, id: Id, region: Any) -> tuple[Query, Id]:
         """An image in the index as a query, and its stored id."""
+        table = self._live.fine  # before the store is held: others hold the tables first
         with self._store.one_state():
-            return self._query_of(id, region)
+            return self._query_of(id, region, table)
 
-    def _query_of(self, id: Id, region: Any) -> tuple[Query, Id]:
+    def _query_of(self, id: Id, region: Any, table: FineTable | None) -> tuple[Query, Id]:
         row = self._store.row(*resolved_ids(self._store, [id]))
         if row is None:
             raise KeyError(f"there is no image {id!r} in {self._store.name}")
@@ -74,12 +75,13 @@ class Searcher:
         if name not in names:
             raise ValueError(f"image {id!r} has no code for {name!r}, only for {', '.join(names)}")
         place = names.index(name)
-        fine = self._fine_of(row.key, int(entries["region"][place]))
+        fine = self._fine_of(row.key, int(entries["region"][place]), table)
         return Query(entries["code"][[place]], fine), row.id
 
-    def _fine_of(self, key: int, region: int) -> NDArray[np.float32] | None:
+    def _fine_of(
+        self, key: int, region: int, table: FineTable | None
+    ) -> NDArray[np.float32] | None:
         """The fine code of a stored image as a query; None if it has none."""
-        table = self._live.fine
         if table is None or (blob := self._store.fine([key]).get(key)) is None:
             return None
         codes = unpack_fine([key], [blob], table.regions, table.fine_bits)[0]

@@ -10,7 +10,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar
@@ -408,7 +408,8 @@ class LiveTable:
                 store.set(snapshot=saved.to_json(), refused=sorted(self._refused))
             except (OSError, StoreError) as error:
                 for name in (file, saved.fine_file):
-                    (folder / name).unlink(missing_ok=True)
+                    with suppress(OSError):
+                        (folder / name).unlink()
                 if isinstance(error, StoreError) and not is_full(error):
                     raise
                 return  # the disk is full: opening takes longer, but nothing is lost

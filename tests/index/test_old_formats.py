@@ -129,7 +129,7 @@ def test_an_old_index_ranks_by_code(old: Path) -> None:
         assert hits.rank == "code"
         assert index.search(id="scene-0").rank == "code"
         assert (index.stats()["fine_bits"], index.stats()["fine_images"]) == (0, 0)
-        with pytest.raises(ValueError, match="it has no fine codes"):
+        with pytest.raises(ValueError, match="its images have no fine codes"):
             index.search(photo(1), rank="best")
         assert hits.ids == index.search(photo(1), 3, rank="code").ids
     assert format_of(old / "photos.mch") == 1
