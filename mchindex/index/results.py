@@ -47,7 +47,7 @@ class Hit:
 
 @dataclass(frozen=True, repr=False)
 class Hits(Sequence[Hit]):
-    """The answer to one query: hits, nearest first, and the work that the search did."""
+    """The answer to one query: hits, best first, and the work that the search did."""
 
     hits: tuple[Hit, ...]
     buckets: int  # that Algorithm 1 visits, including empty ones
@@ -94,7 +94,7 @@ class Hits(Sequence[Hit]):
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields but `codes` as JSON-compatible values."""
+        """All fields as JSON-compatible values."""
         return {
             "hits": [hit.to_dict() for hit in self.hits],
             "buckets": self.buckets,
