@@ -43,10 +43,11 @@ def save_fine(table: FineTable, file: Path) -> int:
     return crc
 
 
-def load_fine(table: FineTable, file: Path, crc: int) -> None:
+def load_fine(table: FineTable, file: Path, crc: int, last: int) -> None:
     """Adds to an empty table what `save_fine` wrote. Raises SnapshotError or OSError.
 
-    A file with another checksum than `crc` holds another state of the index.
+    A file with another checksum than `crc` holds another state of the index. No key may be above
+    `last`, because later images have those.
     """
     with open_file(file) as stream:
         start = stream.read(len(_MAGIC) + 4)
@@ -59,7 +60,10 @@ def load_fine(table: FineTable, file: Path, crc: int) -> None:
             header = json_text.loads(line)
             if header["crc"] != crc:
                 raise ValueError("it belongs to another snapshot")
-            table.add(**_arrays(stream, dict(header["arrays"]), crc))
+            arrays = _arrays(stream, dict(header["arrays"]), crc)
+            if arrays["keys"].max(initial=0) > last:
+                raise ValueError("it has images that were stored later")
+            table.add(**arrays)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise SnapshotDamagedError(f"{file} is damaged: {error}") from error
 

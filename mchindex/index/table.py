@@ -376,7 +376,7 @@ class LiveTable:
         try:
             table = load_snapshot(folder / saved.file)
             if fine is not None and saved.fine is not None:
-                load_fine(fine, folder / saved.fine_file, saved.fine)
+                load_fine(fine, folder / saved.fine_file, saved.fine, saved.key)
         except (SnapshotError, OSError):
             return  # no harm done: the store has everything
         if table.bits == self._bits and table.n_codes == saved.codes:

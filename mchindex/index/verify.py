@@ -221,7 +221,7 @@ class _Fine:
         assert store.folder is not None
         try:
             if saved.fine is not None:
-                load_fine(self._table, store.folder / saved.fine_file, saved.fine)
+                load_fine(self._table, store.folder / saved.fine_file, saved.fine, saved.key)
             self._table.remove(store.removed(saved.gone))
         except FileNotFoundError:  # deleted to make room on a full disk
             report.notes.append(f"the snapshot {saved.fine_file} is missing: opening takes longer")

@@ -21,6 +21,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,9 +124,11 @@ def odd_json(draw: Callable[[Any], Any], value: Any) -> Any:
                 if action == 0:
                     del node[key]
                 elif action == 1 and isinstance(node, dict):
-                    node[draw(st.sampled_from(["", "end", "x", "model_lost"]))] = draw(ODD)
+                    node[draw(st.sampled_from(["", "end", "x", "model_lost"]))] = deepcopy(
+                        draw(ODD)
+                    )
                 else:
-                    node[key] = draw(ODD)
+                    node[key] = deepcopy(draw(ODD))
                 break
             node = node[key]
     return value

@@ -238,7 +238,7 @@ def test_a_snapshot_that_disagrees_with_the_store_is_reported(folder: Path) -> N
         assert kind is not None
         table = kind.table(index.bits, len(index.identity.regions))
         assert saved.fine is not None
-        load_fine(table, folder / saved.fine_file, saved.fine)
+        load_fine(table, folder / saved.fine_file, saved.fine, saved.key)
         content = table.content()
         content["fine"][0, 0, 0] ^= 1
         forged = kind.table(index.bits, len(index.identity.regions))
@@ -248,6 +248,27 @@ def test_a_snapshot_that_disagrees_with_the_store_is_reported(folder: Path) -> N
             index._store.set(snapshot=saved._replace(fine=crc).to_json())
     problems = "; ".join(verify(folder).problems)
     assert "the snapshot of the fine codes and the store disagree on 1 images" in problems
+
+
+def test_a_snapshot_with_later_images_is_not_used(folder: Path, expected: list[Any]) -> None:
+    saved = saved_in(folder)
+    with MCHIndex.open(folder) as index:
+        kind = index._live.fine_kind
+        assert kind is not None
+        assert saved.fine is not None
+        table, forged = (kind.table(index.bits, len(index.identity.regions)) for _ in range(2))
+        load_fine(table, folder / saved.fine_file, saved.fine, saved.key)
+        content = table.content()
+        content["keys"][-1] += 1000
+        forged.add(**content)
+        with index._store.writer():
+            crc = save_fine(forged, folder / saved.fine_file)
+            index._store.set(snapshot=saved._replace(fine=crc).to_json())
+    assert "images that were stored later" in "; ".join(verify(folder).problems)
+    with MCHIndex.open(folder) as index:
+        assert index._live._snapshot_at == 0
+        assert ranked(index) == expected
+        index.add([photo(50)])
 
 
 def test_stray_snapshots_are_noted(folder: Path) -> None:
