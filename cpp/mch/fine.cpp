@@ -142,7 +142,6 @@ class Best {
         }
         std::push_heap(heap_.begin(), heap_.end(), before);
     }
-    const std::vector<Scored>& unsorted() const { return heap_; }
     const std::vector<Scored>& sorted() {
         std::sort_heap(heap_.begin(), heap_.end(), before);
         return heap_;

@@ -11,7 +11,8 @@ import pytest
 
 import recipes
 from answer_data import Photos
-from helpers.small_model import small_model, write_photos
+from helpers.answer_run import write_dataset
+from helpers.small_model import small_model
 from mchindex.datasets import open_dataset
 from mchindex.models.backbones import SmallNet
 from mchindex.models.fine import FineHash
@@ -27,19 +28,8 @@ class Known(SmallNet):
         pass
 
 
-def write_dataset(folder: Path) -> None:
-    """160 pictures of two classes: 20 queries, 40 others, and 100 to train on."""
-    write_photos(folder / "images", 160)
-    splits = ["query"] * 20 + ["database"] * 40 + ["train"] * 100
-    rows = [
-        f"{i:03d}.png,{'even' if i % 2 == 0 else 'odd'},{split}" for i, split in enumerate(splits)
-    ]
-    (folder / "labels.csv").write_text("\n".join(["file,labels,split", *rows]) + "\n")
-    (folder / "classes.txt").write_text("even\nodd\n")
-
-
 def test_the_images_are_those_that_no_report_uses(tmp_path: Path) -> None:
-    write_dataset(tmp_path)
+    write_dataset(tmp_path, 20, 40, 100)
     dataset = open_dataset(tmp_path)
     model = small_model()
     model.fine, model.about = FineHash(model.backbone.dim, 64), {"seed": 0}
@@ -78,7 +68,7 @@ def test_the_larger_backbone_has_the_shape_of_its_weights() -> None:
 def test_a_small_run_from_the_images_to_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_dataset(tmp_path / "data")
+    write_dataset(tmp_path / "data", 20, 40, 100)
     quick = {"epochs": 2, "hidden": 8}
     agent = {"steps": 2, "every": 1, "width": 8}
     trials = {

@@ -10,10 +10,10 @@ from helpers.small_model import photo, small_model, write_photos
 from mchindex.models.fine import FineHash
 
 
-def write_dataset(folder: Path) -> None:
-    """40 pictures of two classes: 10 queries, 24 others, and 6 to train on."""
-    write_photos(folder / "images", 40)
-    splits = ["query"] * 10 + ["database"] * 24 + ["train"] * 6
+def write_dataset(folder: Path, queries: int = 10, others: int = 24, train: int = 6) -> None:
+    """Pictures of two classes: queries, others of the database, and some to train on."""
+    splits = ["query"] * queries + ["database"] * others + ["train"] * train
+    write_photos(folder / "images", len(splits))
     rows = [
         f"{i:03d}.png,{'even' if i % 2 == 0 else 'odd'},{split}" for i, split in enumerate(splits)
     ]

@@ -1,8 +1,10 @@
-"""A model that takes almost no time, pictures for it, and comparisons of indexes."""
+"""A model that takes almost no time, pictures for it, and comparisons and damage of indexes."""
 
+import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,3 +135,12 @@ def assert_as_fresh(index: MCHIndex, seed: int = 0, queries: int = 8) -> None:
     # The new index has no model to name its regions.
     named = {f"region {i}": name for i, name in enumerate(names)} | {"whole": "whole"}
     assert mine == [([(i, d, named[r]) for i, d, r in hits], *rest) for hits, *rest in theirs]
+
+
+def damage(folder: Path, *statements: str) -> None:
+    """Changes the store of an index behind its back."""
+    db = sqlite3.connect(folder / "index.sqlite", isolation_level=None)
+    for statement in statements:
+        db.execute(statement)
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()

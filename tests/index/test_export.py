@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import tracemalloc
@@ -21,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mchindex
-from helpers.indexes import codes_for
+from helpers.indexes import codes_for, damage
 from helpers.small_model import photo, small_model, write_photos
 from mchindex import MCHIndex, json_text
 from mchindex.errors import ExportError, ModelMismatchError, NotAnIndexError, StoreDamagedError
@@ -661,13 +660,6 @@ def test_a_record_of_other_types_is_reported(
         store.insert([Row("odd", entries)._replace(**changes)])
     done = export_index(filled, io.BytesIO())
     assert (done.images, done.lost, len(done.reasons)) == (40, 1, 1)
-
-
-def damage(folder: Path, *statements: str) -> None:
-    db = sqlite3.connect(folder / "index.sqlite", isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.close()
 
 
 def test_readable_records_of_a_damaged_index_are_exported(filled: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import mchindex.index.table
 import mchindex.storage.store
 from helpers.fine_models import fine_model, with_fine
+from helpers.indexes import damage
 from helpers.small_model import photo, small_model, write_photos
 from mchindex import MCHIndex
 from mchindex.errors import ExportError, ModelMismatchError, StoreDamagedError
@@ -67,14 +68,6 @@ def expected(once: Path) -> list[Any]:
     with MCHIndex(fine_model()) as index:
         index.add([photo(i) for i in photos.values()], list(photos), progress=False)
         return ranked(index, rank="best")
-
-
-def damage(folder: Path, *statements: str) -> None:
-    db = sqlite3.connect(folder / "index.sqlite", isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    db.close()
 
 
 def saved_in(folder: Path) -> Saved:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import mchindex.index.facade
 import mchindex.index.table
 import mchindex.storage.schema
-from helpers.indexes import codes_for
+from helpers.indexes import codes_for, damage
 from helpers.small_model import small_model, write_photos
 from mchindex import BucketTable, MCHIndex
 from mchindex.errors import NotAnIndexError, StoreBusyError
@@ -60,14 +59,6 @@ def snapshot(folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = store.get("snapshot")
     store.close()
     return facts
-
-
-def damage(folder: Path, *statements: str) -> None:
-    db = sqlite3.connect(folder / "index.sqlite", isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    db.close()
 
 
 def test_an_intact_index_has_no_problems(folder: Path) -> None:
