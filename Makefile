@@ -21,7 +21,8 @@ slow: $(VENV)/installed $(VENV)/test
 check: $(VENV)/installed $(VENV)/test $(VENV)/bench $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror cpp/*.cpp cpp/*.h cpp/mch/*.cpp cpp/mch/*.h
+	$(BIN)/clang-format --dry-run -Werror cpp/*.cpp cpp/*.h cpp/mch/*.cpp cpp/mch/*.h tests/cpp/*.cpp
+	PYTHON=$(BIN)/python sh tests/portable.sh
 	$(BIN)/mypy mchindex tests bench
 	$(BIN)/lint-imports
 	$(BIN)/stubtest mchindex._core --mypy-config-file pyproject.toml --allowlist tests/stubtest.allow
@@ -31,11 +32,13 @@ check: $(VENV)/installed $(VENV)/test $(VENV)/bench $(VENV)/dev
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i cpp/*.cpp cpp/*.h cpp/mch/*.cpp cpp/mch/*.h
+	$(BIN)/clang-format -i cpp/*.cpp cpp/*.h cpp/mch/*.cpp cpp/mch/*.h tests/cpp/*.cpp
 
-# The engine's tests under the address and undefined-behaviour sanitizers.
+# The engine's tests under the address and undefined-behaviour sanitizers, and some seconds of forged snapshots.
+FUZZ ?= 15
 sanitize: $(VENV)/installed $(VENV)/test $(VENV)/dev
 	PYTHON=$(BIN)/python sh tests/sanitize.sh address,undefined tests/engine
+	PYTHON=$(BIN)/python sh tests/fuzz.sh $(FUZZ)
 
 # The whole suite under them, then what runs in threads under the thread sanitizer.
 sanitize-all: $(VENV)/installed $(VENV)/test $(VENV)/dev

@@ -1,4 +1,5 @@
 // The Python module: classes, functions and their documentation.
+#include <pybind11/critical_section.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -7,7 +8,9 @@
 #include <system_error>
 
 #include "arguments.h"
+#include "build_bindings.h"
 #include "fine_bindings.h"
+#include "mch/filter.h"
 #include "mch/probe.h"
 #include "mch/scan.h"
 #include "mch/snapshot.h"
@@ -18,25 +21,101 @@ using namespace mch;
 
 namespace {
 
-SearchOptions common_options(const py::object& allowed, const std::string& strategy, const py::object& threads) {
+SearchOptions common_options(const py::object& allowed, const py::object& strategy, const py::object& threads) {
     SearchOptions o;
-    if (!allowed.is_none()) o.allowed = id_list(allowed, "allowed");
+    o.allowed = filter_argument(allowed);
     o.strategy = strategy_argument(strategy);
     o.threads = int(integer(threads, "threads", 0, Workers::most, true));
     return o;
 }
 
-struct SearchResult {
-    py::array_t<int64_t> ids;
-    py::array_t<int32_t> distances;
-    py::array_t<int16_t> regions;
-    py::array_t<int64_t> counts, buckets, candidates;
-    py::array_t<int32_t> radius;
-    py::array_t<bool> exact;
+// Memory that the columns of one result share. Making NumPy arrays takes longer than a search in a small
+// table, so a column of a small result becomes one only when somebody looks at it.
+class Block {
+  public:
+    explicit Block(size_t bytes) : memory_(new uint64_t[(bytes + 7) / 8]) {}
+    template <class T>
+    T* take(size_t n) {  // columns with the largest elements first, so that all are aligned
+        auto* at = reinterpret_cast<uint8_t*>(memory_.get()) + used_;
+        used_ += n * sizeof(T);
+        return reinterpret_cast<T*>(at);
+    }
+    // An object that keeps the memory as long as it lives.
+    py::capsule owner() const {
+        return py::capsule(new Memory(memory_), [](void* memory) { delete static_cast<Memory*>(memory); });
+    }
 
-    SearchResult(py::ssize_t n, py::ssize_t k)
-        : ids({n, k}), distances({n, k}), regions({n, k}), counts(n), buckets(n), candidates(n), radius(n), exact(n) {}
+  private:
+    using Memory = std::shared_ptr<uint64_t[]>;
+    Memory memory_;
+    size_t used_ = 0;
 };
+
+template <class T>
+class Column {
+  public:
+    Column(Block* block, std::initializer_list<py::ssize_t> shape) {
+        std::copy(shape.begin(), shape.end(), shape_);
+        n_dims_ = shape.size();
+        if (block) {
+            data_ = block->take<T>(size_t(shape_[0] * shape_[1]));
+        } else {
+            py::array_t<T> made(shape);
+            data_ = made.mutable_data();
+            array_ = std::move(made);
+        }
+    }
+    T* data() { return data_; }
+    const py::object& array(const Block& block) {
+        if (!array_) {
+            py::array_t<T> made(std::vector<py::ssize_t>(shape_, shape_ + n_dims_), data_, block.owner());
+            if (!array_) array_ = std::move(made);  // another thread may have been faster
+        }
+        return array_;
+    }
+
+  private:
+    py::ssize_t shape_[2] = {1, 1};
+    size_t n_dims_;
+    T* data_;
+    py::object array_;
+};
+
+struct SearchResult {
+    static constexpr py::ssize_t small = 4096;  // hits; a larger result has memory of its own for each column
+    py::ssize_t n, k;
+    Block block;
+    Column<int64_t> ids, counts, buckets, candidates;
+    Column<int32_t> distances, radius;
+    Column<int16_t> regions;
+    Column<bool> exact;
+
+    SearchResult(py::ssize_t n, py::ssize_t k) : SearchResult(n, k, n * k <= small && n <= small) {}
+
+  private:
+    SearchResult(py::ssize_t n, py::ssize_t k, bool shared)
+        : n(n),
+          k(k),
+          block(shared ? size_t(n * k) * (8 + 4 + 2) + size_t(n) * (3 * 8 + 4 + 1) : 0),
+          ids(shared ? &block : nullptr, {n, k}),
+          counts(shared ? &block : nullptr, {n}),
+          buckets(shared ? &block : nullptr, {n}),
+          candidates(shared ? &block : nullptr, {n}),
+          distances(shared ? &block : nullptr, {n, k}),
+          radius(shared ? &block : nullptr, {n}),
+          regions(shared ? &block : nullptr, {n, k}),
+          exact(shared ? &block : nullptr, {n}) {}
+};
+
+// The property that returns a column as a NumPy array, the same one each time.
+template <class T>
+auto column(Column<T> SearchResult::* which) {
+    return [which](const py::object& self) {
+        py::scoped_critical_section lock(self);
+        auto& result = self.cast<SearchResult&>();
+        return (result.*which).array(result.block);
+    };
+}
 
 struct RangeResult {
     py::array_t<int64_t> lims, ids;
@@ -47,38 +126,14 @@ struct RangeResult {
 };
 
 void add(AnyTable& table, const py::object& ids, const py::object& codes, const py::object& regions) {
-    Bytes c = packed_codes(codes, table.bits(), "codes");
-    Ids i = integers(ids, "ids");
-    const py::ssize_t n = c.shape(0);
-    if (i.ndim() > 1 || i.size() != n)
-        throw py::value_error("ids must be one per code, but ids have shape " + shape_text(i) + " and codes " +
-                              shape_text(c));
-    for (py::ssize_t j = 0; j < n; ++j)
-        if (i.data()[j] == -1)
-            throw py::value_error("an id must not be -1, which marks a missing hit in results; use another id");
-    if (n > py::ssize_t(UINT32_MAX / 2)) throw py::value_error("at most 2147483647 codes can be added at once");
-    std::vector<uint8_t> r;
-    if (!regions.is_none()) {
-        Ids wide = integers(regions, "regions");
-        if (wide.ndim() > 1 || wide.size() != n)
-            throw py::value_error("regions must be one per code, but regions have shape " + shape_text(wide) +
-                                  " and codes " + shape_text(c));
-        r.resize(size_t(n));
-        for (py::ssize_t j = 0; j < n; ++j) {
-            if (wide.data()[j] < 0 || wide.data()[j] > 255)
-                throw py::value_error("regions must be from 0 to 255, not " + std::to_string(wide.data()[j]));
-            r[size_t(j)] = uint8_t(wide.data()[j]);
-        }
-    }
-    const int64_t* id = i.data();
-    const uint8_t* code = c.data();
+    const RowArguments rows = rows_argument(ids, codes, regions, table.bits());
     py::gil_scoped_release release;
-    table.add(id, code, r.empty() ? nullptr : r.data(), size_t(n));
+    table.add(rows.ids.data(), rows.codes.data(), rows.regions.empty() ? nullptr : rows.regions.data(), rows.size());
 }
 
-SearchResult search(const AnyTable& table, const py::object& codes, const py::object& k, const py::object& max_radius,
-                    const py::object& max_buckets, const py::object& allowed, const std::string& strategy,
-                    const py::object& threads) {
+std::unique_ptr<SearchResult> search(const AnyTable& table, const py::object& codes, const py::object& k,
+                                     const py::object& max_radius, const py::object& max_buckets,
+                                     const py::object& allowed, const py::object& strategy, const py::object& threads) {
     constexpr int64_t most = int64_t(1) << 27;
     SearchOptions o = common_options(allowed, strategy, threads);
     o.k = uint64_t(integer(k, "k", 1, most));
@@ -87,16 +142,15 @@ SearchResult search(const AnyTable& table, const py::object& codes, const py::ob
         auto limit = integer(max_buckets, "max_buckets", 0, INT64_MAX, true);
         if (limit < INT64_MAX || max_buckets.equal(py::int_(INT64_MAX))) o.max_buckets = uint64_t(limit);
     }
-    Bytes c = packed_codes(codes, table.bits(), "codes");
-    const py::ssize_t n = c.shape(0);
+    Codes c = packed_codes(codes, table.bits(), "codes");
+    const py::ssize_t n = c.size();
     if (n * int64_t(o.k) > most)
         throw py::value_error("k = " + std::to_string(o.k) + " for " + std::to_string(n) +
                               " queries makes more than 2**27 hits; pass fewer queries at a time or a smaller k, or "
                               "use within()");
-    SearchResult r(n, py::ssize_t(o.k));
-    SearchRows rows{r.ids.mutable_data(),    r.distances.mutable_data(), r.regions.mutable_data(),
-                    r.counts.mutable_data(), r.buckets.mutable_data(),   r.candidates.mutable_data(),
-                    r.radius.mutable_data(), r.exact.mutable_data()};
+    auto r = std::make_unique<SearchResult>(n, py::ssize_t(o.k));
+    SearchRows rows{r->ids.data(),     r->distances.data(),  r->regions.data(), r->counts.data(),
+                    r->buckets.data(), r->candidates.data(), r->radius.data(),  r->exact.data()};
     const uint8_t* code = c.data();
     {
         py::gil_scoped_release release;
@@ -106,13 +160,13 @@ SearchResult search(const AnyTable& table, const py::object& codes, const py::ob
 }
 
 RangeResult within(const AnyTable& table, const py::object& codes, const py::object& radius, const py::object& allowed,
-                   const std::string& strategy, const py::object& threads, const py::object& max_hits) {
+                   const py::object& strategy, const py::object& threads, const py::object& max_hits) {
     SearchOptions o = common_options(allowed, strategy, threads);
     o.k = UINT64_MAX;
     o.max_hits = uint64_t(integer(max_hits, "max_hits", 0, INT64_MAX, true));
     o.max_radius = int(integer(radius, "radius", 0, kMaxBits, true));
-    Bytes c = packed_codes(codes, table.bits(), "codes");
-    const size_t n = size_t(c.shape(0));
+    Codes c = packed_codes(codes, table.bits(), "codes");
+    const size_t n = size_t(c.size());
     const uint8_t* code = c.data();
     std::vector<std::vector<RangeHit>> hits;
     size_t total = 0;
@@ -149,7 +203,7 @@ py::array_t<uint8_t> probe_masks(const py::object& bits_arg, const py::object& r
         uint8_t* at = out.mutable_data();
         uint8_t* end = at + limit * (bits / 8);
         if (at == end) return;
-        for_each_flip(C{}, 0, LinearHash(bits), bits, radius, [&](const C& mask, uint32_t) {
+        for_each_flip(C{}, 0, LinearHash(bits, 0), bits, radius, [&](const C& mask, uint32_t) {
             mask.store(at, bits / 8);
             return (at += bits / 8) < end;
         });
@@ -162,13 +216,49 @@ py::array_t<int64_t> bucket_ranks(const py::object& masks) {
     if (a.ndim() < 1 || a.shape(a.ndim() - 1) < 1 || a.shape(a.ndim() - 1) > kMaxBits / 8)
         throw py::value_error("masks must have 1 to 32 bytes per row, not shape " + shape_text(a));
     const int bits = int(a.shape(a.ndim() - 1)) * 8;
-    Bytes m = packed_codes(masks, bits, "masks");
-    py::array_t<int64_t> out(m.shape(0));
+    Codes m = packed_codes(masks, bits, "masks");
+    py::array_t<int64_t> out(m.size());
     with_code_type(bits, [&](auto type) {
         using C = typename decltype(type)::type;
-        for (py::ssize_t i = 0; i < m.shape(0); ++i)
+        for (py::ssize_t i = 0; i < m.size(); ++i)
             out.mutable_data()[i] = int64_t(bucket_rank(C::load(m.data() + i * (bits / 8), bits / 8), bits));
     });
+    return out;
+}
+
+py::dict stats(const AnyTable& table) {
+    TableStats s;
+    std::map<std::string, uint64_t> memory;
+    uint64_t buckets;
+    {
+        py::gil_scoped_release release;
+        s = table.stats();
+        memory = table.memory();
+        buckets = table.n_buckets();
+    }
+    py::list segments;
+    for (const auto& p : s.parts) {
+        py::dict one;
+        one["images"] = p.images;
+        one["codes"] = p.codes;
+        one["buckets"] = p.buckets;
+        one["groups"] = p.groups;
+        one["removed"] = p.removed;
+        one["substring"] = p.substring;
+        segments.append(one);
+    }
+    py::dict out;
+    out["images"] = s.images;
+    out["codes"] = s.codes;
+    out["buckets"] = buckets;
+    out["segments"] = segments;
+    out["memory"] = memory;
+    out["answered"] = s.answered;
+    out["large_buckets_counted"] = s.large_buckets_counted;
+    out["buckets_collected"] = s.buckets_collected;
+    out["merging"] = s.merging;
+    out["indexing"] = s.indexing;
+    out["cpu_path"] = cpu_path();
     return out;
 }
 
@@ -179,7 +269,9 @@ void raise(const char* name, const std::exception& e) {
 
 }  // namespace
 
-PYBIND11_MODULE(_core, m) {
+// Nothing here relies on the GIL: tables and filters have locks of their own, and a result makes its arrays in a
+// critical section.
+PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
     m.doc() = "The compiled engine of mchindex.";
     m.attr("__version__") = MCH_VERSION;
     bind_fine(m);
@@ -205,22 +297,26 @@ PYBIND11_MODULE(_core, m) {
     });
 
     py::class_<SearchResult>(m, "SearchResult", "The result of `BucketTable.search`: one row per query.")
-        .def_readonly("ids", &SearchResult::ids, "(q, k) int64: nearest image first; -1 where fewer than k were found.")
-        .def_readonly("distances", &SearchResult::distances,
-                      "(q, k) int32: Hamming distance of the image's nearest code; -1 as in `ids`.")
-        .def_readonly("regions", &SearchResult::regions,
-                      "(q, k) int16: region of the image's nearest code; -1 as in `ids`.")
-        .def_readonly("counts", &SearchResult::counts, "(q,) int64: number of images found, at most k.")
-        .def_readonly("buckets", &SearchResult::buckets,
-                      "(q,) int64: number of buckets that Algorithm 1 visits, empty ones included; at most 2**63 - 1.")
-        .def_readonly("radius", &SearchResult::radius, "(q,) int32: radius of the last bucket that Algorithm 1 visits.")
-        .def_readonly("candidates", &SearchResult::candidates, "(q,) int64: number of stored codes in those buckets.")
-        .def_readonly("exact", &SearchResult::exact,
-                      "(q,) bool: False if max_radius or max_buckets kept images out of the answer.")
-        .def("__len__", [](const SearchResult& r) { return r.counts.size(); })
+        .def_property_readonly("ids", column(&SearchResult::ids),
+                               "(q, k) int64: nearest image first; -1 where fewer than k were found.")
+        .def_property_readonly("distances", column(&SearchResult::distances),
+                               "(q, k) int32: Hamming distance of the image's nearest code; -1 as in `ids`.")
+        .def_property_readonly("regions", column(&SearchResult::regions),
+                               "(q, k) int16: region of the image's nearest code; -1 as in `ids`.")
+        .def_property_readonly("counts", column(&SearchResult::counts),
+                               "(q,) int64: number of images found, at most k.")
+        .def_property_readonly(
+            "buckets", column(&SearchResult::buckets),
+            "(q,) int64: number of buckets that Algorithm 1 visits, empty ones included; at most 2**63 - 1.")
+        .def_property_readonly("radius", column(&SearchResult::radius),
+                               "(q,) int32: radius of the last bucket that Algorithm 1 visits.")
+        .def_property_readonly("candidates", column(&SearchResult::candidates),
+                               "(q,) int64: number of stored codes in those buckets.")
+        .def_property_readonly("exact", column(&SearchResult::exact),
+                               "(q,) bool: False if max_radius or max_buckets kept images out of the answer.")
+        .def("__len__", [](const SearchResult& r) { return r.n; })
         .def("__repr__", [](const SearchResult& r) {
-            return "SearchResult(" + std::to_string(r.ids.shape(0)) + " queries, k=" + std::to_string(r.ids.shape(1)) +
-                   ")";
+            return "SearchResult(" + std::to_string(r.n) + " queries, k=" + std::to_string(r.k) + ")";
         });
 
     py::class_<RangeResult>(m, "RangeResult",
@@ -235,6 +331,20 @@ PYBIND11_MODULE(_core, m) {
             return "RangeResult(" + std::to_string(r.lims.size() - 1) + " queries, " + std::to_string(r.ids.size()) +
                    " hits)";
         });
+
+    py::class_<Filter, std::shared_ptr<Filter>>(
+        m, "Filter",
+        "A set of images that searches may return, made by `BucketTable.filter`.\n\n"
+        "Any number of threads may use it at the same time, also while others change the table.")
+        .def("__len__", [](const Filter& f) { return f.ids().size(); })
+        .def(
+            "__contains__",
+            [](const Filter& f, const py::object& id) {
+                const auto value = id_or_none(id);
+                return value && f.contains(*value);
+            },
+            py::arg("id"))
+        .def("__repr__", [](const Filter& f) { return "Filter(" + std::to_string(f.ids().size()) + " ids)"; });
 
     py::class_<AnyTable, std::shared_ptr<AnyTable>>(
         m, "BucketTable",
@@ -252,16 +362,8 @@ PYBIND11_MODULE(_core, m) {
         .def(
             "__contains__",
             [](const AnyTable& t, const py::object& id) {
-                if (!PyIndex_Check(id.ptr())) return false;
-                auto number = py::reinterpret_steal<py::object>(PyNumber_Index(id.ptr()));
-                if (!number && PyErr_ExceptionMatches(PyExc_TypeError)) {  // for example an array of several ids
-                    PyErr_Clear();
-                    return false;
-                }
-                if (!number) throw py::error_already_set();
-                int overflow = 0;
-                int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
-                return !overflow && t.contains(value);
+                const auto value = id_or_none(id);
+                return value && t.contains(*value);
             },
             py::arg("id"))
         .def("__repr__",
@@ -283,6 +385,12 @@ PYBIND11_MODULE(_core, m) {
             },
             py::arg("ids"),
             "Remove images with all their codes. Unknown ids are ignored. Return the number of images removed.")
+        .def(
+            "filter",
+            [](const AnyTable&, const py::object& ids) { return std::make_shared<Filter>(id_list(ids, "ids"), true); },
+            py::arg("ids"),
+            "Return a filter that allows these images, for the `allowed` of many searches. It finds them in the\n"
+            "table once, and again in what changes. Ids of images that are added later count, too.")
         .def("search", &search, py::arg("codes"), py::arg("k") = 10, py::arg("max_radius") = py::none(),
              py::arg("max_buckets") = py::none(), py::arg("allowed") = py::none(), py::arg("strategy") = "auto",
              py::arg("threads") = 0,
@@ -290,7 +398,7 @@ PYBIND11_MODULE(_core, m) {
              "in which Algorithm 1 visits buckets, then by id. An image counts once, at its nearest code.\n\n"
              "max_radius   return only images within this distance (inclusive)\n"
              "max_buckets  visit at most this many buckets, empty ones included\n"
-             "allowed      return only images with these ids\n"
+             "allowed      return only images with these ids: a list, or a filter made by filter()\n"
              "strategy     \"auto\", \"probe\", \"substring\" or \"scan\"; the answer is the same\n"
              "threads      number of threads to use; 0 means all cores")
         .def("within", &within, py::arg("codes"), py::arg("radius"), py::arg("allowed") = py::none(),
@@ -302,6 +410,10 @@ PYBIND11_MODULE(_core, m) {
              "Merge all changes into one segment now, instead of step by step in the background. With\n"
              "substring=True, also build the substring index. Answers stay the same.")
         .def("memory", &AnyTable::memory, "Return the bytes used by each kind of data, and their \"total\".")
+        .def("stats", &stats,
+             "Return what the table consists of and what it has done: images, codes, buckets, its segments, the\n"
+             "bytes of memory(), the number of queries that each strategy has answered since the table was made,\n"
+             "whether a merge or the building of a substring index is running, and the CPU path.")
         .def(
             "save",
             [](const AnyTable& t, const py::object& path) {
@@ -313,15 +425,19 @@ PYBIND11_MODULE(_core, m) {
             "Write the table to a file, replacing an existing one atomically. Raises OSError on failure.")
         .def_static(
             "load",
-            [](const py::object& path, bool mmap) {
+            [](const py::object& path, bool mmap, bool verify) {
                 auto p = file_path(path);
                 py::gil_scoped_release release;
-                return load_table(p, mmap);
+                return load_table(p, mmap, verify);
             },
-            py::arg("path"), py::arg("mmap") = false,
-            "Read a table that save() wrote. With mmap=True, its arrays stay in the file and are mapped.\n\n"
+            py::arg("path"), py::arg("mmap") = false, py::arg("verify") = true,
+            "Read a table that save() or build() wrote. With mmap=True, its arrays stay in the file and are mapped.\n"
+            "With verify=False, their content is not checked: only for files that nobody else could have changed.\n\n"
             "Raises a SnapshotError if the file is not a table, is damaged or too new, and OSError if it\n"
-            "cannot be read.");
+            "cannot be read.")
+        .def_static("build", &build_table, py::arg("path"), py::arg("chunks"), py::arg("bits") = 64, py::kw_only(),
+                    py::arg("layout") = "auto", py::arg("memory") = uint64_t(1) << 30, py::arg("resume") = true,
+                    py::arg("progress") = py::none(), kBuildDoc);
 
     m.def("cpu_paths", &cpu_paths,
           "Return the names of the CPU paths (sets of inner loops) that this machine can run, fastest first.");

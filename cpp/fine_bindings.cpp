@@ -35,9 +35,9 @@ std::unique_ptr<FineTable> make(const py::object& bits, const py::object& fine_b
     const int b = bits_argument(bits), f = multiple_of_8(fine_bits, "fine_bits", FineTable::kMostBits),
               r = int(integer(regions, "regions", 1, FineTable::kMostRegions));
     if (cells.is_none()) return std::make_unique<FineTable>(b, f, r, nullptr, 0);
-    Bytes c = packed_codes(cells, f, "cells");
-    if (c.shape(0) > FineTable::kMostCells) throw py::value_error("there may be 65536 cells at most");
-    return std::make_unique<FineTable>(b, f, r, c.data(), size_t(c.shape(0)));
+    Codes c = packed_codes(cells, f, "cells");
+    if (c.size() > FineTable::kMostCells) throw py::value_error("there may be 65536 cells at most");
+    return std::make_unique<FineTable>(b, f, r, c.data(), size_t(c.size()));
 }
 
 void add(FineTable& table, const py::object& keys, const py::object& fine, const py::object& counts,
@@ -45,7 +45,8 @@ void add(FineTable& table, const py::object& keys, const py::object& fine, const
     Ids k = integers(keys, "keys"), count = integers(counts, "counts");
     const py::array given = as_array(fine, "fine");
     if (!py::isinstance<py::array_t<uint8_t>>(given)) throw py::type_error("fine must be a uint8 array");
-    Bytes f = Bytes(given), c = packed_codes(codes, table.bits(), "codes");
+    Bytes f = Bytes(given);
+    Codes c = packed_codes(codes, table.bits(), "codes");
     const py::ssize_t n = k.size(), width = table.fine_bits() / 8;
     if (k.ndim() != 1 || count.ndim() != 1 || count.size() != n || f.ndim() != 3 || f.shape(0) != n ||
         f.shape(1) != table.regions() || f.shape(2) != width)
@@ -54,11 +55,11 @@ void add(FineTable& table, const py::object& keys, const py::object& fine, const
     std::vector<uint32_t> starts(size_t(n) + 1, 0);
     int64_t sum = 0;
     for (py::ssize_t i = 0; i < n; ++i) {
-        if (count.data()[i] < 0 || (sum += count.data()[i]) > int64_t(c.shape(0)))
+        if (count.data()[i] < 0 || (sum += count.data()[i]) > int64_t(c.size()))
             throw py::value_error("counts must add up to the number of codes");
         starts[size_t(i) + 1] = uint32_t(sum);
     }
-    if (sum != int64_t(c.shape(0))) throw py::value_error("counts must add up to the number of codes");
+    if (sum != int64_t(c.size())) throw py::value_error("counts must add up to the number of codes");
     py::array_t<uint16_t, kPlain> cell;
     if (!cells.is_none()) {
         const Ids numbers = integers(cells, "cells");
@@ -121,10 +122,10 @@ RankResult rank(const FineTable& table, const py::object& queries, const py::obj
     o.probes = uint32_t(integer(probes, "probes", 0, INT32_MAX, true));
     o.threads = int(integer(threads, "threads", 0, Workers::most, true));
     if (n * int64_t(o.k) > most) throw py::value_error("more than 2**27 hits: pass fewer queries at a time");
-    Bytes c;
+    Codes c;
     if (!codes.is_none()) {
         c = packed_codes(codes, table.bits(), "codes");
-        if (c.shape(0) != n) throw py::value_error("codes must be one per query");
+        if (c.size() != n) throw py::value_error("codes must be one per query");
     }
     Ids lims, keys;
     if (!candidates.is_none()) {
@@ -136,15 +137,14 @@ RankResult rank(const FineTable& table, const py::object& queries, const py::obj
         for (py::ssize_t i = 0; fits && i < n; ++i) fits = lims.data()[i] <= lims.data()[i + 1];
         if (!fits) throw py::value_error("candidates must be limits (queries + 1,) and keys, as `within` returns them");
     }
-    std::vector<int64_t> only;
-    if (!allowed.is_none()) only = id_list(allowed, "allowed");
+    const auto only = filter_argument(allowed);
     RankResult r(n, py::ssize_t(o.k));
     RankRows rows{r.keys.mutable_data(),      r.scores.mutable_data(),  r.similarities.mutable_data(),
                   r.distances.mutable_data(), r.regions.mutable_data(), r.looked_at.mutable_data()};
     const uint8_t* code = codes.is_none() ? nullptr : c.data();
     const int64_t* limits = candidates.is_none() ? nullptr : lims.data();
     py::gil_scoped_release release;
-    table.rank(code, q.data(), size_t(n), limits, keys.data(), allowed.is_none() ? nullptr : &only, o, rows);
+    table.rank(code, q.data(), size_t(n), limits, keys.data(), only.get(), o, rows);
     return r;
 }
 
@@ -199,7 +199,7 @@ void bind_fine(py::module_& m) {
              "candidates  limits and keys, as `BucketTable.within` returns them; None looks at all images\n"
              "near        how many images to add to the candidates by their fine codes alone\n"
              "probes      in how many cells to look for those\n"
-             "allowed     return only images with these keys\n"
+             "allowed     return only images with these keys: a list, or a filter of a BucketTable\n"
              "threads     number of threads to use; 0 means all cores")
         .def(
             "read",

@@ -1,8 +1,8 @@
 """Types of the compiled engine. `make check` compares this file with the extension."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from os import PathLike
-from typing import Any, Literal, SupportsIndex, final
+from typing import Any, Literal, SupportsIndex, TypedDict, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,27 @@ __version__: str
 
 _Ids = ArrayLike | Set[int]
 _Strategy = Literal["auto", "probe", "substring", "scan"]
+
+class _Segment(TypedDict):
+    images: int
+    codes: int
+    buckets: int
+    groups: int
+    removed: int
+    substring: bool
+
+class _Stats(TypedDict):
+    images: int
+    codes: int
+    buckets: int
+    segments: list[_Segment]
+    memory: dict[str, int]
+    answered: dict[str, int]
+    large_buckets_counted: int
+    buckets_collected: int
+    merging: bool
+    indexing: bool
+    cpu_path: str
 
 @final
 class SearchResult:
@@ -49,6 +70,16 @@ class RangeResult:
     def __len__(self) -> int: ...
 
 @final
+class Filter:
+    """A set of images that searches may return, made by `BucketTable.filter`.
+
+    Any number of threads may use it at the same time, also while others change the table.
+    """
+
+    def __len__(self) -> int: ...
+    def __contains__(self, id: object) -> bool: ...
+
+@final
 class BucketTable:
     """A table of hash buckets in which an image may have several codes.
 
@@ -67,13 +98,14 @@ class BucketTable:
     def __contains__(self, id: object) -> bool: ...
     def add(self, ids: ArrayLike, codes: ArrayLike, regions: ArrayLike | None = None) -> None: ...
     def remove(self, ids: _Ids) -> int: ...
+    def filter(self, ids: _Ids) -> Filter: ...
     def search(
         self,
         codes: ArrayLike,
         k: SupportsIndex = 10,
         max_radius: SupportsIndex | None = None,
         max_buckets: SupportsIndex | None = None,
-        allowed: _Ids | None = None,
+        allowed: _Ids | Filter | None = None,
         strategy: _Strategy = "auto",
         threads: SupportsIndex = 0,
     ) -> SearchResult: ...
@@ -81,16 +113,28 @@ class BucketTable:
         self,
         codes: ArrayLike,
         radius: SupportsIndex,
-        allowed: _Ids | None = None,
+        allowed: _Ids | Filter | None = None,
         strategy: _Strategy = "auto",
         threads: SupportsIndex = 0,
         max_hits: SupportsIndex = 67108864,
     ) -> RangeResult: ...
     def optimize(self, substring: bool = False) -> None: ...
     def memory(self) -> dict[str, int]: ...
+    def stats(self) -> _Stats: ...
     def save(self, path: str | PathLike[str]) -> None: ...
     @staticmethod
-    def load(path: str | PathLike[str], mmap: bool = False) -> BucketTable: ...
+    def load(path: str | PathLike[str], mmap: bool = False, verify: bool = True) -> BucketTable: ...
+    @staticmethod
+    def build(
+        path: str | PathLike[str],
+        chunks: Iterable[tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]],
+        bits: SupportsIndex = 64,
+        *,
+        layout: Literal["auto", "wide", "plain"] = "auto",
+        memory: SupportsIndex = 1073741824,
+        resume: bool = True,
+        progress: Callable[[str, int, int | None], object] | None = None,
+    ) -> None: ...
 
 @final
 class RankResult:
@@ -152,7 +196,7 @@ class FineTable:
         candidates: tuple[ArrayLike, ArrayLike] | None = None,
         near: SupportsIndex = 0,
         probes: SupportsIndex = 0,
-        allowed: _Ids | None = None,
+        allowed: _Ids | Filter | None = None,
         threads: SupportsIndex = 0,
     ) -> RankResult: ...
     def read(self, keys: _Ids) -> NDArray[np.uint8]: ...

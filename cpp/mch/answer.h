@@ -24,43 +24,6 @@ struct Answer {
     int radius = 0;
 };
 
-// The ids seen so far; cleared in constant time.
-class SeenIds {
-  public:
-    void clear() {
-        if (++epoch_ == 0) std::fill(cell_.begin(), cell_.end(), Cell{}), epoch_ = 1;
-        used_ = 0;
-    }
-    bool insert(int64_t id) {  // false: already there
-        if (cell_.size() < 2 * (used_ + 1)) grow();
-        Cell& c = find(id);
-        if (c.epoch == epoch_) return false;
-        c = {id, epoch_};
-        ++used_;
-        return true;
-    }
-
-  private:
-    struct Cell {
-        int64_t id = 0;
-        uint32_t epoch = 0;
-    };
-    Cell& find(int64_t id) {
-        size_t mask = cell_.size() - 1, at = size_t(uint64_t(id) * 0x9e3779b97f4a7c15 >> 20) & mask;
-        while (cell_[at].epoch == epoch_ && cell_[at].id != id) at = (at + 1) & mask;
-        return cell_[at];
-    }
-    void grow() {
-        std::vector<Cell> old(std::max<size_t>(64, cell_.size() * 2));
-        old.swap(cell_);
-        for (const Cell& c : old)
-            if (c.epoch == epoch_) find(c.id) = c;
-    }
-    std::vector<Cell> cell_;
-    size_t used_ = 0;
-    uint32_t epoch_ = 1;
-};
-
 // Makes answers, one after the other; each reuses the memory of the one before.
 template <class C>
 class Answerer {
@@ -68,29 +31,30 @@ class Answerer {
     // Calls emit(id, distance, region) for at most K images, in order. `several`: images may have
     // more than one code.
     template <class Emit>
-    Answer finish(const Collector<C>& found, const C& query, const std::vector<View<C>>& parts, bool several,
-                  const Limits<C>& limits, int bits, Emit&& emit) {
+    Answer finish(const Collector<C>& found, const std::vector<View<C>>& parts, bool several, const Limits<C>& limits,
+                  int bits, Emit&& emit) {
         Answer answer;
         k_ = found.k();
         if (several) seen_.clear();
         chosen_.clear();
-        sort_by_distance(found, query, parts);
-        for (size_t d = 0, begin = 0; d <= size_t(found.bound()) && chosen_.size() < k_; begin = end_[d++]) {
+        sort_by_distance(found, parts);
+        for (size_t d = 0, begin = 0; d <= size_t(found.bound().distance) && chosen_.size() < k_; begin = end_[d++]) {
             const size_t end = end_[d];
             // Sort a stretch at a time: often only the first few of the last radius are needed.
             uint64_t stretch = std::max<uint64_t>(k_ - chosen_.size(), 16);
             for (size_t sorted = begin; begin < end && chosen_.size() < k_;) {
                 if (begin == sorted) {
-                    sorted = sort_stretch(begin, begin + std::min<uint64_t>(end - begin, stretch), end, parts);
+                    sorted = sort_stretch(found, begin, begin + std::min<uint64_t>(end - begin, stretch), end, parts);
                     stretch += std::min<uint64_t>(stretch, end);
                 }
-                const C mask = keyed_[begin].mask;
-                if (limits.cut && int(d) == limits.radius && limits.last_mask.before(mask)) break;
+                if (limits.cut && int(d) == limits.radius && limits.last_mask.before(found.mask_of(hits_[begin])))
+                    break;
                 size_t run = begin + 1;
-                while (run < sorted && keyed_[run].mask == mask) ++run;
+                if (parts.size() > 1)
+                    while (run < sorted && same_code(found, hits_[begin], hits_[run])) ++run;
                 choose(begin, run, int(d), parts, several, answer);
                 if (chosen_.size() == k_) {
-                    answer.buckets = bucket_rank(mask, bits);
+                    answer.buckets = bucket_rank(found.mask_of(hits_[begin]), bits);
                     answer.radius = int(d);
                 }
                 begin = run;
@@ -110,67 +74,70 @@ class Answerer {
         return answer;
     }
 
+    SeenIds& seen() { return seen_; }  // scratch memory, for collectors too
+
+    size_t bytes() const {
+        return hits_.capacity() * sizeof(Hit) + chosen_.capacity() * sizeof(Chosen) +
+               merged_.capacity() * sizeof(merged_[0]) + seen_.bytes();
+    }
+
     // Frees the memory of an unusually large answer.
     void trim() {
-        if (keyed_.capacity() + chosen_.capacity() + merged_.capacity() > Collector<C>::kept_between_searches)
+        if (hits_.capacity() + chosen_.capacity() + merged_.capacity() > Collector<C>::kept_between_searches)
             *this = Answerer();
     }
 
   private:
-    struct Keyed {
-        C mask;
-        uint32_t bucket, part;
-    };
+    using Hit = typename Collector<C>::Hit;
     struct Chosen {
         uint32_t image;
         uint16_t part, distance;
         uint8_t region;
     };
 
-    void sort_by_distance(const Collector<C>& found, const C& query, const std::vector<View<C>>& parts) {
+    void sort_by_distance(const Collector<C>& found, const std::vector<View<C>>& parts) {
         const auto& hits = found.hits();
-        const int bound = found.bound();
+        const int bound = found.bound().distance;
         std::fill_n(end_, bound + 2, 0);
-        for (const auto& h : hits)
+        for (const Hit& h : hits)
             if (h.distance <= bound) ++end_[h.distance + 1];
         for (int d = 0; d <= bound; ++d) end_[d + 1] += end_[d];
-        keyed_.resize(end_[bound + 1]);
-        constexpr size_t ahead = 16;
-        for (size_t i = 0; i < hits.size(); ++i) {
-            if (i + ahead < hits.size() && hits[i + ahead].distance <= bound) {
-                const auto& later = hits[i + ahead];
-                parts[later.part].seg->codes().prefetch(later.bucket);
-                parts[later.part].seg->prefetch_start(later.bucket);
-            }
-            const auto& h = hits[i];
-            if (h.distance <= bound)
-                keyed_[end_[h.distance]++] = {parts[h.part].seg->codes().at(h.bucket) ^ query, h.bucket, h.part};
+        hits_.resize(end_[bound + 1]);
+        for (const Hit& h : hits) {
+            if (h.distance > bound) continue;
+            hits_[end_[h.distance]++] = h;
+            parts[h.part].seg->prefetch_start(h.bucket);
         }
+    }
+
+    static bool same_code(const Collector<C>& found, const Hit& a, const Hit& b) {
+        return a.first_word == b.first_word && (C::words == 1 || found.mask_of(a) == found.mask_of(b));
     }
 
     // Puts the first buckets of [begin, end) into visiting order, at least those before `sorted`.
     // Returns where the sorted ones end.
-    size_t sort_stretch(size_t begin, size_t sorted, size_t end, const std::vector<View<C>>& parts) {
-        auto order = [](const Keyed& a, const Keyed& b) { return a.mask.before(b.mask); };
-        auto first = keyed_.begin();
+    size_t sort_stretch(const Collector<C>& found, size_t begin, size_t sorted, size_t end,
+                        const std::vector<View<C>>& parts) {
+        auto order = [&](const Hit& a, const Hit& b) { return found.before(a, b); };
+        auto first = hits_.begin();
         if (sorted < end) std::nth_element(first + long(begin), first + long(sorted), first + long(end), order);
         std::sort(first + long(begin), first + long(sorted), order);
         // A code may have a bucket in several parts: keep those of the last code together.
         if (parts.size() > 1)
             for (size_t i = sorted; i < end; ++i)
-                if (keyed_[i].mask == keyed_[sorted - 1].mask) std::swap(keyed_[i], keyed_[sorted++]);
+                if (same_code(found, hits_[i], hits_[sorted - 1])) std::swap(hits_[i], hits_[sorted++]);
         for (size_t i = begin; i < sorted; ++i) {
-            const Segment<C>& seg = *parts[keyed_[i].part].seg;
-            seg.image.prefetch(seg.start(keyed_[i].bucket));
+            const Segment<C>& seg = *parts[hits_[i].part].seg;
+            seg.image.prefetch(seg.start(hits_[i].bucket));
         }
         return sorted;
     }
 
-    // Takes the images of one code, by id: keyed_[begin, end) are its buckets, one per part.
+    // Takes the images of one code, by id: hits_[begin, end) are its buckets, one per part.
     void choose(size_t begin, size_t end, int d, const std::vector<View<C>>& parts, bool several, Answer& answer) {
         merged_.clear();
         for (size_t i = begin; i < end; ++i) {
-            const uint32_t p = keyed_[i].part, bucket = keyed_[i].bucket;
+            const uint32_t p = hits_[i].part, bucket = hits_[i].bucket;
             const View<C>& part = parts[p];
             answer.candidates += part.live_entries(bucket);
             const uint32_t last = part.seg->start(bucket + 1);
@@ -191,7 +158,7 @@ class Answerer {
 
     uint64_t k_ = 0;
     size_t end_[kMaxBits + 2];
-    std::vector<Keyed> keyed_;
+    std::vector<Hit> hits_;
     std::vector<Chosen> chosen_;
     std::vector<std::pair<int64_t, Chosen>> merged_;
     SeenIds seen_;

@@ -11,6 +11,8 @@
 #include <memory>
 #include <new>
 
+#include "platform.h"
+
 namespace mch {
 
 constexpr size_t kPadding = 64;
@@ -19,11 +21,11 @@ constexpr size_t kPadding = 64;
 // for them: probing is random access, and page walks would dominate it.
 inline std::shared_ptr<uint8_t> allocate(size_t bytes) {
     constexpr size_t huge = size_t(2) << 20, large = size_t(1) << 20;
-    static const size_t page = size_t(sysconf(_SC_PAGESIZE));
     if (bytes < large) {
         auto* p = new (std::align_val_t(64)) uint8_t[bytes + kPadding]();
         return {p, [](uint8_t* q) { ::operator delete[](q, std::align_val_t(64)); }};
     }
+    const auto page = size_t(sysconf(_SC_PAGESIZE));
     size_t length = (bytes + kPadding + page - 1) & ~(page - 1);
     void* raw = mmap(nullptr, length + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) throw std::bad_alloc();
@@ -31,9 +33,7 @@ inline std::shared_ptr<uint8_t> allocate(size_t bytes) {
     if (aligned > start) munmap(raw, aligned - start);
     if (start + huge > aligned) munmap(reinterpret_cast<void*>(aligned + length), start + huge - aligned);
     auto* p = reinterpret_cast<uint8_t*>(aligned);
-#ifdef MADV_HUGEPAGE
-    madvise(p, length, MADV_HUGEPAGE);
-#endif
+    advise_huge_pages(p, length);
     return {p, [length](uint8_t* q) { munmap(q, length); }};
 }
 
@@ -90,7 +90,19 @@ class PackedInts {
         return v & mask_;
     }
     void set(size_t i, uint64_t value) {  // only while building
-        std::memcpy(bytes_.mutable_data() + i * width_, &value, width_);
+        uint8_t* to = bytes_.mutable_data() + i * width_;
+        switch (width_) {  // a copy of known length takes an instruction or two
+            case 1:
+                return void(std::memcpy(to, &value, 1));
+            case 2:
+                return void(std::memcpy(to, &value, 2));
+            case 3:
+                return void(std::memcpy(to, &value, 3));
+            case 4:
+                return void(std::memcpy(to, &value, 4));
+            default:
+                std::memcpy(to, &value, width_);
+        }
     }
     size_t size() const { return bytes_.size() / width_; }
     void prefetch(size_t i) const { __builtin_prefetch(bytes_.data() + i * width_); }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "build.h"
@@ -20,6 +22,18 @@ Entries<C> load_entries(const int64_t* ids, const uint8_t* codes, const uint8_t*
     for (size_t i = 0; i < n; ++i) in.code[i] = C::load(codes + i * size_t(n_bytes), n_bytes);
     if (regions) in.region.assign(regions, regions + n);
     return in;
+}
+
+// Whether `state` may hold one of these images: some part has ids in the range of theirs.
+template <class C>
+bool may_hold(const State<C>& state, std::span<const int64_t> ids) {
+    if (state.parts.empty()) return false;
+    const auto range = std::minmax_element(ids.begin(), ids.end());
+    const int64_t least = *range.first, greatest = *range.second;
+    return std::any_of(state.parts.begin(), state.parts.end(), [&](const Part<C>& p) {
+        const IdList& have = p.seg->id;
+        return least <= have[have.size() - 1] && greatest >= have[0];
+    });
 }
 
 // Drops the entries of `in` that `next` already holds, and adds the new images to next.n_images. If
@@ -76,23 +90,38 @@ void keep_new(Entries<C>& in, State<C>& next, const LinearHash& hash) {
     if (regions) in.region.resize(kept);
 }
 
-// Removes images with all their codes, and parts that have no image left. `ids` must be distinct.
-// Returns how many of the images `next` held.
+// How many entries of a bucket belong to these images. None if it is faster to count the bucket again.
+template <class C>
+std::optional<BucketCounts::Count> entries_of(const Segment<C>& seg, uint32_t bucket,
+                                              const std::vector<uint32_t>& slots) {
+    if (slots.size() > (seg.start(bucket + 1) - seg.start(bucket)) / 16) return {};
+    BucketCounts::Count n{0, 0};
+    for (uint32_t slot : slots) {
+        const uint32_t e = seg.find_entry(bucket, slot);
+        if (e != seg.none) ++n.entries, n.primary += seg.is_primary(e);
+    }
+    return n;
+}
+
+// Removes images with all their codes, and parts that have no image left. `ids` must be distinct and
+// ascending. // Returns how many of the images `next` held.
 template <class C>
 uint64_t remove_images(const std::vector<int64_t>& ids, State<C>& next) {
     std::vector<uint8_t> removed(ids.size(), 0);
     for (Part<C>& p : next.parts) {
-        std::shared_ptr<Bitmap> dead;
+        std::vector<uint32_t> slots;
         for (size_t i = 0; i < ids.size(); ++i) {
             int64_t slot = p.find(ids[i]);
             if (slot < 0) continue;
-            if (!dead) dead = p.dead ? std::make_shared<Bitmap>(*p.dead) : empty_bitmap(p.seg->n_images);
-            set_bit(dead->data(), size_t(slot));
-            ++p.n_dead;
+            slots.push_back(uint32_t(slot));
             next.n_codes -= p.seg->codes_of(uint32_t(slot));
             removed[i] = 1;
         }
-        if (dead) p.dead = dead;
+        if (slots.empty()) continue;
+        p.counts = std::make_shared<BucketCounts>(*p.counts,
+                                                  [&](uint32_t bucket) { return entries_of(*p.seg, bucket, slots); });
+        p.n_dead += uint32_t(slots.size());
+        p.dead = std::make_shared<Bitmap>((p.dead ? *p.dead : Bitmap(p.seg->n_images)).with(slots, true));
     }
     const uint64_t n = uint64_t(std::count(removed.begin(), removed.end(), 1));
     next.n_images -= n;

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "filter.h"
 #include "scan.h"
 #include "workers.h"
 
@@ -167,6 +168,14 @@ std::vector<uint64_t> as_words(const uint8_t* bytes, size_t n_bytes, size_t word
 
 }  // namespace
 
+// The rows of the images of a filter, whether removed or not.
+struct FineTable::Rows final : Places {
+    static constexpr int kind = 1;
+    uint64_t numbering;
+    std::vector<uint32_t> rows;    // ascending
+    std::vector<uint64_t> bitmap;  // the same, one bit per row
+};
+
 struct FineTable::Query {
     Bits bits;
     uint32_t most_cost;
@@ -175,9 +184,9 @@ struct FineTable::Query {
     std::vector<uint64_t> code;
     const int64_t *begin, *end;  // candidates
     bool all;                    // every image is a candidate
-    const uint8_t* allowed;      // one flag per row; null: all
+    const Rows* allowed;         // null: all rows
 
-    bool allows(size_t row) const { return !allowed || allowed[row]; }
+    bool allows(size_t row) const { return !allowed || test_bit(allowed->bitmap.data(), row); }
 
     Query(const float* values, int fine_bits, size_t words) : bits(words) {
         float largest = 0;
@@ -307,6 +316,7 @@ void FineTable::add(const int64_t* keys, size_t n, const uint8_t* fine, const ui
     make_room(live_, n);
     make_room(code_starts_, n);
     make_room(codes_, wide.size());
+    numbering_ = new_numbering();
     for (size_t i = 0; i < n; ++i) {
         const size_t at = n_rows();
         append(keys[i], &rows[i * row_words_], wide.data() + starts[i] * code_words_, starts[i + 1] - starts[i]);
@@ -357,6 +367,7 @@ uint64_t FineTable::remove(const int64_t* keys, size_t n) {
 
 // Frees the memory of removed images. Under the exclusive lock.
 void FineTable::compact() {
+    numbering_ = new_numbering();
     std::vector<uint32_t> moved(n_rows(), UINT32_MAX);
     size_t to = 0;
     std::vector<uint64_t> codes;
@@ -465,9 +476,12 @@ void FineTable::rank_one(const Query& q, Scratch& work, const RankOptions& o, co
         work.best.add({score, row});
         ++looked_at;
     };
-    if (q.all) {
+    if (q.all && q.allowed) {
+        for (uint32_t row : q.allowed->rows)
+            if (live_[row]) look_at(row);
+    } else if (q.all) {
         for (size_t row = 0; row < n_rows(); ++row)
-            if (usable(row)) look_at(row);
+            if (live_[row]) look_at(row);
     } else {
         work.seen.assign(bitmap_words(n_rows()), 0);
         work.rows.clear();
@@ -501,19 +515,35 @@ void FineTable::rank_one(const Query& q, Scratch& work, const RankOptions& o, co
     out.looked_at[at] = looked_at;
 }
 
+uint64_t FineTable::new_numbering() {
+    static std::atomic<uint64_t> last{0};
+    return ++last;
+}
+
+// The caller holds the lock.
+std::shared_ptr<const FineTable::Rows> FineTable::rows_of(const Filter& filter) const {
+    auto last = filter.recall<Rows>();
+    if (last && last->numbering == numbering_) return last;
+    auto made = std::make_shared<Rows>();
+    made->numbering = numbering_;
+    made->bitmap.resize(bitmap_words(n_rows()));
+    for_each_common(filter.ids(), keys_, [&](size_t row) {
+        made->rows.push_back(uint32_t(row));
+        set_bit(made->bitmap.data(), row);
+    });
+    filter.remember(std::shared_ptr<const Rows>(made));
+    return made;
+}
+
 void FineTable::rank(const uint8_t* codes, const float* queries, size_t n, const int64_t* lims,
-                     const int64_t* candidates, const std::vector<int64_t>* allowed, const RankOptions& o,
+                     const int64_t* candidates, const Filter* allowed, const RankOptions& o,
                      const RankRows& out) const {
     if (!n) return;
     std::shared_lock lock(mutex_);
-    std::vector<uint8_t> flags;
-    if (allowed) {
-        flags.assign(n_rows(), 0);
-        for (int64_t key : *allowed)
-            if (const size_t row = row_of(key); row < n_rows()) flags[row] = 1;
-    }
+    const auto rows = allowed ? rows_of(*allowed) : nullptr;
     // Waking a thread takes some ten microseconds; give each enough to do.
-    const size_t images = lims ? size_t(lims[n] - lims[0]) + n * (o.near * 8) : n * n_rows();
+    const size_t images =
+        lims ? size_t(lims[n] - lims[0]) + n * (o.near * 8) : n * (rows ? rows->rows.size() : n_rows());
     const auto most = size_t(o.threads ? o.threads : usable_cores());
     const int threads = int(std::clamp<size_t>(images / 4096, 1, std::min(most, n)));
     std::atomic<size_t> next{0};
@@ -526,7 +556,7 @@ void FineTable::rank(const uint8_t* codes, const float* queries, size_t n, const
             q.all = lims == nullptr;
             q.begin = lims ? candidates + lims[i] : nullptr;
             q.end = lims ? candidates + lims[i + 1] : nullptr;
-            q.allowed = allowed ? flags.data() : nullptr;
+            q.allowed = rows.get();
             rank_one(q, work, o, out, i);
         }
     });

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "array.h"
+#include "forks.h"
 
 namespace mch {
 
@@ -42,6 +43,8 @@ struct RankRows {
     int16_t* regions;
     int64_t* looked_at;  // one per query: how many images were scored
 };
+
+class Filter;
 
 class FineTable {
   public:
@@ -71,7 +74,7 @@ class FineTable {
     // query i that are looked at are candidates[lims[i]] … candidates[lims[i + 1] - 1], and those that
     // `near` adds; without `lims`, all images. `allowed` restricts both; null allows all.
     void rank(const uint8_t* codes, const float* queries, size_t n, const int64_t* lims, const int64_t* candidates,
-              const std::vector<int64_t>* allowed, const RankOptions&, const RankRows&) const;
+              const Filter* allowed, const RankOptions&, const RankRows&) const;
 
     // The fine codes of images, `regions` per key; returns false if a key is not in the table.
     bool read(const int64_t* keys, size_t n, uint8_t* fine) const;
@@ -88,6 +91,7 @@ class FineTable {
   private:
     using Word = uint64_t;
     static constexpr size_t kBlock = 1 << 14;  // images per block of memory
+    struct Rows;
     struct Query;
     struct Scratch;
 
@@ -118,12 +122,14 @@ class FineTable {
     const Word* fine_of(size_t row) const {
         return reinterpret_cast<const Word*>(blocks_[row / kBlock].get()) + row % kBlock * row_words_;
     }
+    static uint64_t new_numbering();
     size_t row_of(int64_t key) const;  // n_rows() if there is none
     size_t n_rows() const { return keys_.size(); }
     void append(int64_t key, const Word* fine, const uint64_t* codes, uint32_t n_codes);
     void compact();
     uint32_t nearest_cell(const Word* code, std::vector<uint32_t>& distances) const;
     int distance(size_t row, const uint64_t* code) const;
+    std::shared_ptr<const Rows> rows_of(const Filter&) const;
     void take_near(const Query&, Scratch&, const RankOptions&) const;
     void rank_one(const Query&, Scratch&, const RankOptions&, const RankRows&, size_t at) const;
 
@@ -139,6 +145,12 @@ class FineTable {
     std::vector<uint64_t> codes_;
     std::vector<Posting> postings_;  // one per cell
     uint64_t n_live_ = 0;
+    uint64_t numbering_ = new_numbering();  // of the rows: no other one in this process has this number
+
+    // A fork waits until nobody changes the table. It does not wait for those that only read; the child has
+    // none of them.
+    const AtFork at_fork_{[this] { mutex_.lock_shared(); }, [this] { mutex_.unlock_shared(); },
+                          [this] { renew(mutex_); }};
 };
 
 }  // namespace mch

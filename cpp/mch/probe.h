@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <random>
 #include <vector>
 
 #include "code.h"
@@ -17,10 +18,7 @@ class Binomials {
   public:
     using Wide = unsigned __int128;
 
-    static const Binomials& get() {
-        static const Binomials b;
-        return b;
-    }
+    static const Binomials& get() { return all_; }
     Wide choose(int n, int k) const { return k < 0 || k > n ? 0 : c_[n][k]; }
 
     // Number of masks with at most `radius` of `bits` bits set; beyond 2^65 only a lower bound of at
@@ -39,7 +37,11 @@ class Binomials {
                 c_[n][k] = k == 0 || k == n ? 1 : std::min(top, c_[n - 1][k - 1] + c_[n - 1][k]);
     }
     std::array<std::array<Wide, kMaxBits + 1>, kMaxBits + 1> c_{};
+    static const Binomials all_;
 };
+
+// Made when the library is loaded: a forked child cannot finish what another thread had begun to make.
+inline const Binomials Binomials::all_;
 
 // The 1-based rank of the bucket at this XOR mask, saturated at kMaxCount.
 template <class C>
@@ -84,12 +86,19 @@ C mask_at_rank(uint64_t rank, int bits) {
     return mask;
 }
 
+inline uint64_t random64() {
+    std::random_device source;
+    return uint64_t(source()) << 32 | source();
+}
+
 // A hash that is linear over GF(2): hash(a ^ b) == hash(a) ^ hash(b), so the hash of a code with one
-// more bit flipped costs one XOR. The constants are part of the snapshot format.
+// more bit flipped costs one XOR. Who knows the seed can find codes that all have the same hash, and make
+// look-ups as slow as a scan; so every table has a random seed of its own. All its segments use it, and a
+// snapshot stores it: how the seed becomes a hash is part of the snapshot format.
 class LinearHash {
   public:
-    explicit LinearHash(int bits) : bytes_(bits / 8) {
-        uint64_t state = 0x6d6368696e646578;  // an arbitrary seed for splitmix64
+    LinearHash(int bits, uint64_t seed) : seed_(seed), bytes_(bits / 8) {
+        uint64_t state = seed;  // of splitmix64
         for (int p = 0; p < bits; ++p) {
             uint64_t z = (state += 0x9e3779b97f4a7c15);
             z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -104,7 +113,9 @@ class LinearHash {
             }
     }
 
+    uint64_t seed() const { return seed_; }
     uint32_t flip(int position) const { return flip_[position]; }
+    const uint32_t* flips() const { return flip_.data(); }
 
     template <class C>
     uint32_t operator()(const C& code) const {
@@ -114,6 +125,7 @@ class LinearHash {
     }
 
   private:
+    uint64_t seed_;
     int bytes_;
     std::array<uint32_t, kMaxBits> flip_{};
     std::vector<uint32_t> table_;

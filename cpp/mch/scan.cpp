@@ -16,14 +16,15 @@ namespace {
 // ---------------------------------------------------------------------------------------- portable
 
 template <class C>
-size_t scan_portable(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound, uint32_t* index,
-                     uint16_t* distance) {
+size_t scan_portable(const Planes<C>& codes, size_t begin, size_t end, const C& query, const Bound<C>& bound,
+                     uint32_t* index, uint16_t* distance) {
     size_t found = 0;
     for (size_t i = begin; i < end; ++i) {
-        int d = (codes.at(i) ^ query).popcount();
+        const C mask = codes.at(i) ^ query;
+        const int d = mask.popcount();
         index[found] = uint32_t(i);
         distance[found] = uint16_t(d);
-        found += d <= bound;
+        found += bound.admits(mask.w[0], d);
     }
     return found;
 }
@@ -42,8 +43,104 @@ size_t select_portable(const uint8_t* values, size_t n, int low, int high, uint3
     return found;
 }
 
+size_t occupied_portable(const uint64_t* bitmap, uint32_t hash, const uint32_t* flip, size_t n, int shift,
+                         uint32_t* out) {
+    size_t found = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const uint64_t at = uint64_t(hash ^ flip[i]) >> shift;
+        out[found] = uint32_t(i);
+        found += bitmap[at >> 6] >> (at & 63) & 1;
+    }
+    return found;
+}
+
+using Vector = uint64_t __attribute__((vector_size(64)));
+
+// Adds two planes to `sum`, modulo 2, and writes the carry.
+inline __attribute__((always_inline)) void add_planes(const Vector& a, const Vector& b, Vector& sum, Vector& carry) {
+    const Vector either = sum ^ a;
+    carry = (sum & a) | (either & b);
+    sum = either ^ b;
+}
+
+// With `levels` planes of counters, for up to 2^levels - 1 bits. d(q, x) = |q| + |x| - 2 |q & x| for the
+// residuals q and x, and |x| is the number of the shell, so only |q & x| has to be counted.
+template <int levels>
+inline __attribute__((always_inline)) size_t residuals_of(const ResidualPlanes& group, size_t begin, size_t end,
+                                                          const uint8_t* bits, int n_bits, int bound, uint32_t* index,
+                                                          uint16_t* distance) {
+    constexpr size_t words = ResidualPlanes::block / 64;
+    size_t found = 0;
+    const uint32_t* shell = group.shells;
+    for (; begin < end; begin += ResidualPlanes::block) {
+        Vector count[levels] = {};
+        const uint64_t* at = group.bits + begin / 64;
+        for (int i = 0; i < n_bits; i += 4) {  // four planes make one carry into the fours
+            Vector plane[4] = {}, low, high, carry;
+            for (int k = 0; k < 4 && i + k < n_bits; ++k)
+                std::memcpy(&plane[k], at + bits[i + k] * group.stride, sizeof(Vector));
+            add_planes(plane[0], plane[1], count[0], low);
+            add_planes(plane[2], plane[3], count[0], high);
+            add_planes(low, high, count[1], carry);
+            for (int l = 2; l < levels; ++l) {
+                const Vector next = count[l] & carry;
+                count[l] ^= carry;
+                carry = next;
+            }
+        }
+        const size_t first = group.shells[0] + begin;
+        const size_t last = first + std::min(end - begin, ResidualPlanes::block);
+        while (shell[1] <= first && group.radius > shell - group.shells) ++shell;
+        for (const uint32_t* s = shell; s - group.shells <= group.radius && s[0] < last; ++s) {
+            if (s[0] == s[1]) continue;
+            const int weight = group.radius - int(s - group.shells);  // |x|
+            const int excess = n_bits + weight - bound;
+            const int need = excess > 0 ? (excess + 1) / 2 : 0;  // the least |q & x|
+            if (need > std::min(n_bits, weight)) continue;
+            Vector above{}, equal = ~Vector{};
+            for (int l = levels - 1; l >= 0; --l) {
+                if (need >> l & 1)
+                    equal &= count[l];
+                else
+                    above |= equal & count[l], equal &= ~count[l];
+            }
+            above |= equal;
+            uint64_t hit[words];
+            std::memcpy(hit, &above, sizeof hit);
+            const size_t from = std::max<size_t>(s[0], first) - first, to = std::min<size_t>(s[1], last) - first;
+            for (size_t w = from / 64; w * 64 < to; ++w) {
+                uint64_t set = hit[w];
+                if (w == from / 64) set &= ~uint64_t(0) << (from % 64);
+                if (to < w * 64 + 64) set &= (uint64_t(1) << (to % 64)) - 1;
+                for (; set; set &= set - 1, ++found) {
+                    const int at_bit = std::countr_zero(set);
+                    int overlap = 0;
+                    for (int l = 0; l < levels; ++l) overlap |= int(count[l][w] >> at_bit & 1) << l;
+                    index[found] = uint32_t(first + w * 64 + size_t(at_bit));
+                    distance[found] = uint16_t(n_bits + weight - 2 * overlap);
+                }
+            }
+        }
+    }
+    return found;
+}
+
+inline __attribute__((always_inline)) size_t residuals_any(const ResidualPlanes& group, size_t begin, size_t end,
+                                                           const uint8_t* bits, int n_bits, int bound, uint32_t* index,
+                                                           uint16_t* distance) {
+    if (n_bits < 16) return residuals_of<4>(group, begin, end, bits, n_bits, bound, index, distance);
+    if (n_bits < 64) return residuals_of<6>(group, begin, end, bits, n_bits, bound, index, distance);
+    return residuals_of<9>(group, begin, end, bits, n_bits, bound, index, distance);
+}
+
+size_t residuals_portable(const ResidualPlanes& group, size_t begin, size_t end, const uint8_t* bits, int n_bits,
+                          int bound, uint32_t* index, uint16_t* distance) {
+    return residuals_any(group, begin, end, bits, n_bits, bound, index, distance);
+}
+
 template <class C>
-constexpr Kernels<C> portable{scan_portable<C>, lower_bounds_portable<C>, select_portable};
+constexpr Kernels<C> portable{scan_portable<C>, lower_bounds_portable<C>, select_portable, occupied_portable,
+                              residuals_portable};
 
 #if defined(__x86_64__)
 
@@ -79,6 +176,19 @@ MCH_AVX512 inline Mask512<C> at_most512(__m512i d, __m512i bound) {
     return _mm512_cmple_epu64_mask(d, bound);
 }
 
+// The codes nearer than `limit`, and those at `limit` whose first word is not visited after `last`.
+template <class C>
+MCH_AVX512 inline Mask512<C> within512(const Planes<C>& codes, size_t i, __m512i d, __m512i q, __m512i limit,
+                                       __m512i last) {
+    const Mask512<C> within = at_most512<C>(d, limit);
+    if (!within) return within;
+    const __m512i x = _mm512_xor_si512(_mm512_loadu_si512(codes.p[0] + i), q);
+    if constexpr (sizeof(typename C::Word) == 4)
+        return within & Mask512<C>(_mm512_cmplt_epu32_mask(d, limit) | _mm512_cmpge_epu32_mask(x, last));
+    else
+        return within & Mask512<C>(_mm512_cmplt_epu64_mask(d, limit) | _mm512_cmpge_epu64_mask(x, last));
+}
+
 template <class C>
 MCH_AVX512 inline size_t emit512(Mask512<C> mask, __m512i d, size_t i, uint32_t* index, uint16_t* distance) {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -104,13 +214,15 @@ MCH_AVX512 void broadcast512(const C& query, __m512i* q) {
 }
 
 template <class C>
-MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound,
+MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, const C& query, const Bound<C>& bound,
                               uint32_t* index, uint16_t* distance) {
     constexpr int lanes = lanes512<C>, block = 4 * lanes;
     constexpr int head = C::words > 2 ? 2 : C::words;  // of wide codes, two words often rule out a match
     __m512i q[C::words];
     broadcast512(query, q);
-    const __m512i limit = sizeof(typename C::Word) == 4 ? _mm512_set1_epi32(bound) : _mm512_set1_epi64(bound);
+    constexpr bool narrow = sizeof(typename C::Word) == 4;
+    const __m512i limit = narrow ? _mm512_set1_epi32(bound.distance) : _mm512_set1_epi64(bound.distance);
+    const __m512i last = narrow ? _mm512_set1_epi32(int(bound.last)) : _mm512_set1_epi64(int64_t(bound.last));
     size_t found = 0, i = begin;
     for (; i + block <= end; i += block) {
         __m512i d[4];
@@ -121,13 +233,13 @@ MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, 
         for (int v = 0; v < 4; ++v) {
             if constexpr (head < C::words)
                 d[v] = _mm512_add_epi64(d[v], distance512(codes, i + v * lanes, q, head, C::words));
-            Mask512<C> mask = at_most512<C>(d[v], limit);
+            Mask512<C> mask = within512(codes, i + v * lanes, d[v], q[0], limit, last);
             if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
         }
     }
     for (; i < end; i += lanes) {  // the padding after every array makes the last load safe
         __m512i d = distance512(codes, i, q, 0, C::words);
-        Mask512<C> mask = at_most512<C>(d, limit);
+        Mask512<C> mask = within512(codes, i, d, q[0], limit, last);
         if (end - i < size_t(lanes)) mask &= Mask512<C>((1u << (end - i)) - 1);
         if (mask) found += emit512<C>(mask, d, i, index + found, distance + found);
     }
@@ -167,8 +279,32 @@ MCH_AVX512 size_t select_avx512(const uint8_t* values, size_t n, int low, int hi
     return found;
 }
 
+MCH_AVX512 size_t occupied_avx512(const uint64_t* bitmap, uint32_t hash, const uint32_t* flip, size_t n, int shift,
+                                  uint32_t* out) {
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i h = _mm512_set1_epi32(int(hash)), one = _mm512_set1_epi32(1);
+    size_t found = 0;
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 live = n - i >= 16 ? __mmask16(~0) : __mmask16((1u << (n - i)) - 1);
+        __m512i at =
+            _mm512_srlv_epi32(_mm512_xor_si512(h, _mm512_maskz_loadu_epi32(live, flip + i)), _mm512_set1_epi32(shift));
+        // The bitmap as 32-bit words, which are in the same order on a little-endian machine.
+        __m512i word = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), live, _mm512_srli_epi32(at, 5), bitmap, 4);
+        live = _mm512_mask_test_epi32_mask(live, word, _mm512_rolv_epi32(one, at));
+        _mm512_storeu_si512(out + found,
+                            _mm512_maskz_compress_epi32(live, _mm512_add_epi32(_mm512_set1_epi32(int(i)), lane)));
+        found += size_t(std::popcount(live));
+    }
+    return found;
+}
+
+MCH_AVX512 size_t residuals_avx512(const ResidualPlanes& group, size_t begin, size_t end, const uint8_t* bits,
+                                   int n_bits, int bound, uint32_t* index, uint16_t* distance) {
+    return residuals_any(group, begin, end, bits, n_bits, bound, index, distance);
+}
+
 template <class C>
-constexpr Kernels<C> avx512{scan_avx512<C>, lower_bounds_avx512<C>, select_avx512};
+constexpr Kernels<C> avx512{scan_avx512<C>, lower_bounds_avx512<C>, select_avx512, occupied_avx512, residuals_avx512};
 
 // --------------------------------------------------------------------------------------------- AVX2
 
@@ -213,13 +349,13 @@ MCH_AVX2 void broadcast256(const C& query, __m256i* q) {
 }
 
 template <class C>
-MCH_AVX2 size_t scan_avx2(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound, uint32_t* index,
-                          uint16_t* distance) {
+MCH_AVX2 size_t scan_avx2(const Planes<C>& codes, size_t begin, size_t end, const C& query, const Bound<C>& bound,
+                          uint32_t* index, uint16_t* distance) {
     using Word = typename C::Word;
     constexpr int lanes = lanes256<C>;
     __m256i q[C::words];
     broadcast256(query, q);
-    const __m256i limit = sizeof(Word) == 4 ? _mm256_set1_epi32(bound) : _mm256_set1_epi64x(bound);
+    const __m256i limit = sizeof(Word) == 4 ? _mm256_set1_epi32(bound.distance) : _mm256_set1_epi64x(bound.distance);
     size_t found = 0;
     for (size_t i = begin; i < end; i += lanes) {
         __m256i d = distance256(codes, i, q);
@@ -232,6 +368,7 @@ MCH_AVX2 size_t scan_avx2(const Planes<C>& codes, size_t begin, size_t end, cons
             int lane = std::countr_zero(mask);
             index[found] = uint32_t(i + size_t(lane));
             distance[found] = uint16_t(value[lane]);
+            found -= !bound.admits(codes.p[0][i + size_t(lane)] ^ query.w[0], int(value[lane]));
         }
     }
     return found;
@@ -267,8 +404,13 @@ MCH_AVX2 size_t select_avx2(const uint8_t* values, size_t n, int low, int high, 
     return found;
 }
 
+MCH_AVX2 size_t residuals_avx2(const ResidualPlanes& group, size_t begin, size_t end, const uint8_t* bits, int n_bits,
+                               int bound, uint32_t* index, uint16_t* distance) {
+    return residuals_any(group, begin, end, bits, n_bits, bound, index, distance);
+}
+
 template <class C>
-constexpr Kernels<C> avx2{scan_avx2<C>, lower_bounds_avx2<C>, select_avx2};
+constexpr Kernels<C> avx2{scan_avx2<C>, lower_bounds_avx2<C>, select_avx2, occupied_portable, residuals_avx2};
 
 #elif defined(__aarch64__)
 
@@ -300,8 +442,8 @@ void broadcast_neon(const C& query, uint8x16_t* q) {
 }
 
 template <class C>
-size_t scan_neon(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound, uint32_t* index,
-                 uint16_t* distance) {
+size_t scan_neon(const Planes<C>& codes, size_t begin, size_t end, const C& query, const Bound<C>& bound,
+                 uint32_t* index, uint16_t* distance) {
     constexpr int lanes = lanes128<C>;
     uint8x16_t q[C::words];
     broadcast_neon(query, q);
@@ -312,7 +454,7 @@ size_t scan_neon(const Planes<C>& codes, size_t begin, size_t end, const C& quer
         for (size_t l = 0; l < std::min<size_t>(lanes, end - i); ++l) {
             index[found] = uint32_t(i + l);
             distance[found] = uint16_t(d[l]);
-            found += int(d[l]) <= bound;
+            found += bound.admits(codes.p[0][i + l] ^ query.w[0], int(d[l]));
         }
     }
     return found;
@@ -332,7 +474,7 @@ void lower_bounds_neon(const Planes<C>& pivots, const uint8_t* radius, size_t n,
 }
 
 template <class C>
-constexpr Kernels<C> neon{scan_neon<C>, lower_bounds_neon<C>, select_portable};
+constexpr Kernels<C> neon{scan_neon<C>, lower_bounds_neon<C>, select_portable, occupied_portable, residuals_portable};
 
 #endif
 

@@ -25,18 +25,48 @@ struct Planes {
     }
 };
 
+// How far a search looks: at codes nearer than `distance`, and at those of that distance whose XOR mask
+// has a first word of at least `last`. Masks are visited in descending order, so those come first.
+template <class C>
+struct Bound {
+    int distance;
+    typename C::Word last = 0;
+
+    bool admits(typename C::Word first_word, int d) const {
+        return d < distance || (d == distance && first_word >= last);
+    }
+};
+
 constexpr size_t kScanSlack = 32;  // elements that a kernel may write beyond its last result
+
+// A group of codes by residuals, which are their XOR masks from the group's pivot: plane i holds bit i of
+// every residual. A query whose own residual has few bits needs only the planes of those bits.
+struct ResidualPlanes {
+    static constexpr size_t block = 512;  // codes per step of a kernel
+
+    const uint64_t* bits;    // of plane i from word i * stride
+    size_t stride;           // a multiple of a block's words
+    const uint32_t* shells;  // where each shell starts, from the outermost to the innermost, and the end
+    int radius;              // distance of the outermost shell from the pivot
+};
 
 template <class C>
 struct Kernels {
     // Finds every code in [begin, end) within `bound` of `query`: writes index and distance, in index
     // order, and returns how many. The outputs need room for end - begin + kScanSlack elements.
-    size_t (*scan)(const Planes<C>& codes, size_t begin, size_t end, const C& query, int bound, uint32_t* index,
-                   uint16_t* distance);
+    size_t (*scan)(const Planes<C>& codes, size_t begin, size_t end, const C& query, const Bound<C>& bound,
+                   uint32_t* index, uint16_t* distance);
     // out[i] = distance(query, pivots[i]) - radius[i], clamped to 0…255, for i < n.
     void (*lower_bounds)(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query, uint8_t* out);
     // Writes the positions i < n with low <= values[i] <= high, in order, and returns how many.
     size_t (*select)(const uint8_t* values, size_t n, int low, int high, uint32_t* out);
+    // Writes the numbers i < n for which the bit of `bitmap` at position (hash ^ flip[i]) >> shift is set, in
+    // order, and returns how many. `out` needs room for n + kScanSlack elements.
+    size_t (*occupied)(const uint64_t* bitmap, uint32_t hash, const uint32_t* flip, size_t n, int shift, uint32_t* out);
+    // Finds every code of a group within `bound` of a query whose residual has exactly the given bits, from
+    // the group's code number `begin`, the first of a block, up to number `end`.
+    size_t (*residuals)(const ResidualPlanes& group, size_t begin, size_t end, const uint8_t* bits, int n_bits,
+                        int bound, uint32_t* index, uint16_t* distance);
 };
 
 template <class C>

@@ -8,6 +8,7 @@
 #include "collect.h"
 #include "options.h"
 #include "planner.h"
+#include "residual.h"
 #include "substring.h"
 
 namespace mch {
@@ -18,8 +19,9 @@ struct Task {
     C query;
     uint32_t hash;
     Collector<C> found;
-    int complete = -1;  // in the current part, all buckets up to this distance are collected
-    int guess = 0;      // in a scan of loose codes: how far this pass looks
+    int complete = -1;                       // in the current part, all buckets up to this distance are collected
+    int guess = 0;                           // in a scan of loose codes: how far this pass looks
+    Strategy answered_by = Strategy::probe;  // the last strategy that was needed, in any part
 };
 
 // The strategies and their scratch memory. Each thread has its own.
@@ -28,20 +30,51 @@ class Searcher {
   public:
     static constexpr size_t block = 32;  // queries that share a pass over the codes
 
+    // Fetches what the answers of tasks [0, n) will read first, all together.
+    static void prefetch_answers(const Task<C>* tasks, size_t n, const std::vector<View<C>>& parts) {
+        constexpr size_t most = 32;  // hits per task
+        auto each = [&](auto&& f) {
+            for (size_t i = 0; i < n; ++i) {
+                const auto& hits = tasks[i].found.hits();
+                for (size_t j = 0; j < std::min(most, hits.size()); ++j)
+                    if (hits[j].distance <= tasks[i].found.bound().distance)
+                        f(*parts[hits[j].part].seg, parts[hits[j].part].seg->start(hits[j].bucket));
+            }
+        };
+        each([](const Segment<C>& seg, uint32_t entry) { seg.image.prefetch(entry); });
+        each([](const Segment<C>& seg, uint32_t entry) { seg.id.prefetch(seg.image[entry]); });
+    }
+
     // Searches part after part for tasks [0, n). Strategy::substring builds a missing substring index;
     // Strategy::automatic uses one only if it exists.
     void run(Task<C>* tasks, size_t n, const std::vector<View<C>>& parts, const std::vector<Plan<C>>& plans,
              const LinearHash& hash, Strategy strategy) {
+        for (size_t i = 0; i < n; ++i) tasks[i].answered_by = Strategy::probe;
         n_waiting_ = 0;  // an earlier search may have run out of memory
         for (uint32_t p = 0; p < parts.size(); ++p) {
             const View<C>& part = parts[p];
             pending_.clear();
             for (size_t i = 0; i < n; ++i) {
                 tasks[i].complete = -1;
-                if (!search_part(tasks[i], part, p, plans[p], hash, strategy)) pending_.push_back(&tasks[i]);
+                pending_.push_back(&tasks[i]);
             }
-            scan_loose(part, p, plans[p]);
+            if (part.seg->wide)
+                search_wide(part, p, plans[p], strategy);
+            else if (strategy == Strategy::automatic)
+                search_part(part, p, plans[p], hash);
+            else if (strategy == Strategy::substring)
+                read_cells(part, p, hash, substring_index(*part.seg), INFINITY);
+            else if (strategy == Strategy::probe)
+                leave_pending([&](Task<C>& t) {
+                    return probe(t, part, p, hash, part.seg->bits, 8.0 * part.seg->n_buckets + 4096);
+                });
+            scan_pending(part, p, plans[p]);
         }
+    }
+
+    size_t bytes() const {
+        return lower_.capacity() * sizeof lower_[0] + near_.capacity() * sizeof near_[0] +
+               range_.capacity() * sizeof range_[0] + pending_.capacity() * sizeof pending_[0];
     }
 
   private:
@@ -49,76 +82,134 @@ class Searcher {
     static constexpr size_t at_once = Segment<C>::most_at_once;
     static constexpr size_t line = 64 / sizeof(typename C::Word);  // words in a cache line
 
-    // Returns true if the part is done, false if its loose codes are still to be scanned.
-    bool search_part(Task<C>& t, const View<C>& part, uint32_t p, const Plan<C>& plan, const LinearHash& hash,
-                     Strategy strategy) {
-        const Segment<C>& seg = *part.seg;
-        switch (strategy) {
-            case Strategy::probe:
-                if (probe(t, part, p, hash, seg.bits, 8.0 * seg.n_buckets + 4096)) return true;
-                break;
-            case Strategy::substring:
-                return substring(t, part, p, hash, substring_index(seg), INFINITY);
-            case Strategy::automatic: {
-                if (probe(t, part, p, hash, plan.probe_radius, INFINITY)) return true;
-                if (!plan.substring_pays()) break;
-                if (auto* index = seg.substring->index.load(std::memory_order_acquire)) {
-                    if (substring(t, part, p, hash, *index, plan.substring_budget())) return true;
-                } else {
-                    const double missed = plan.substring_pays_near() ? plan.scan_near - plan.substring_near
-                                                                     : plan.scan_far - plan.substring_far;
-                    seg.substring->missed.fetch_add(missed, std::memory_order_relaxed);
-                }
-                break;
-            }
-            case Strategy::scan:
-                break;
-        }
-        scan_groups(t, part, p);
-        return seg.loose_begin() == seg.n_buckets;
+    // Calls search(task) for every pending task; it returns true if the task is done with this part.
+    template <class Search>
+    void leave_pending(Search&& search) {
+        std::erase_if(pending_, [&](Task<C>* t) { return search(*t); });
     }
 
-    // Returns the bucket's weight.
-    uint32_t add(Task<C>& t, const View<C>& part, uint32_t p, uint32_t bucket, int distance) {
-        uint32_t weight = part.weight(bucket, t.found.k());
-        if (weight || part.any_live(bucket)) t.found.add(p, bucket, distance, weight);
-        return weight;
+    // Probes near each query. What that leaves is done by the substring index, if there is one and it has
+    // been faster than a scan, or is left to a scan.
+    void search_part(const View<C>& part, uint32_t p, const Plan<C>& plan, const LinearHash& hash) {
+        const Segment<C>& seg = *part.seg;
+        probe_near(part, p, plan.probe_radius, hash);
+        leave_pending([&](Task<C>& t) { return probe(t, part, p, hash, plan.probe_radius, INFINITY); });
+        if (pending_.empty()) return;
+        const size_t n = pending_.size();
+        Experience& experience = seg.substring->experience;
+        const int c = Experience::class_of(plan.k);
+        const auto* index = seg.substring->index.load(std::memory_order_acquire);
+        const auto way = index ? experience.choose(c) : Experience::scan;
+        Task<C>& one = *pending_.front();
+        const double start = nanoseconds();
+        // A query whose neighbours are far away would read most cells: a scan is faster then.
+        if (way == Experience::cells) read_cells(part, p, hash, *index, experience.of(c, Experience::scan));
+        scan_pending(part, p, plan);
+        const double ns = (nanoseconds() - start) / double(n);
+        experience.record(c, way, ns);
+        if (!index && !seg.substring->failed && experience.sample()) {
+            // The estimate knows the final bound; a search starts with a wider one, and reads more.
+            const double cells = 3 * SubstringIndex<C>::cost(seg, one.query, one.found.bound().distance);
+            const double saved = experience.of(c, way) - cells;
+            if (saved > 0) seg.substring->add_missed(saved * double(n * Experience::interval));
+        }
+    }
+
+    void search_wide(const View<C>& part, uint32_t p, const Plan<C>& plan, Strategy strategy) {
+        if constexpr (std::is_same_v<C, WideIndex::Whole>) {
+            const double budget = strategy == Strategy::scan        ? 0
+                                  : strategy == Strategy::automatic ? plan.wide_budget
+                                                                    : INFINITY;
+            leave_pending([&](Task<C>& t) {
+                t.answered_by = std::max(t.answered_by, Strategy::substring);
+                part.seg->wide->search(
+                    t.query.w[0], budget, [&] { return t.found.bound().distance; },
+                    [&](uint32_t bucket, int distance, uint64_t mask) {
+                        if (t.found.bound().admits(mask, distance)) t.found.add(p, bucket, distance, mask);
+                    });
+                return true;
+            });
+        }
+    }
+
+    void read_cells(const View<C>& part, uint32_t p, const LinearHash& hash, const SubstringIndex<C>& index,
+                    double budget) {
+        leave_pending([&](Task<C>& t) {
+            t.answered_by = std::max(t.answered_by, Strategy::substring);
+            return substring(t, part, p, hash, index, budget);
+        });
+    }
+
+    // Scans the groups in reach and the loose codes.
+    void scan_pending(const View<C>& part, uint32_t p, const Plan<C>& plan) {
+        leave_pending([&](Task<C>& t) {
+            t.answered_by = Strategy::scan;
+            scan_groups(t, part, p);
+            return part.seg->loose_begin() == part.seg->n_buckets;
+        });
+        scan_loose(part, p, plan);
     }
 
     // Queues a code whose bucket is not known yet. Returns true when it is time to call look_up(), which
     // looks up all queued codes side by side.
-    bool look_up_later(const C& code, uint32_t hash, int distance) {
+    bool look_up_later(Task<C>& t, const C& code, uint32_t hash, int distance) {
         waiting_[n_waiting_] = code;
         waiting_hash_[n_waiting_] = hash;
-        waiting_distance_[n_waiting_] = uint16_t(distance);
+        waiting_for_[n_waiting_] = {&t, distance};
         return ++n_waiting_ == at_once;
     }
-    uint32_t look_up(Task<C>& t, const View<C>& part, uint32_t p) {
+    uint32_t look_up(const View<C>& part, uint32_t p) {
         uint32_t images = 0;
         part.seg->find_many(waiting_, waiting_hash_, n_waiting_, waiting_bucket_);
-        for (size_t i = 0; i < n_waiting_; ++i)
-            if (waiting_bucket_[i] != Segment<C>::none && waiting_distance_[i] <= t.found.bound())
-                images += add(t, part, p, waiting_bucket_[i], waiting_distance_[i]);
+        for (size_t i = 0; i < n_waiting_; ++i) {
+            if (waiting_bucket_[i] == Segment<C>::none) continue;
+            auto& [task, distance] = waiting_for_[i];
+            const auto word = waiting_[i].w[0] ^ task->query.w[0];
+            if (task->found.bound().admits(word, distance))
+                images += task->found.add(p, waiting_bucket_[i], distance, word);
+        }
         n_waiting_ = 0;
         return images;
+    }
+
+    // Looks up the queries' own buckets and, if `radius` is more than 0, their single flips, for all tasks
+    // together: then the reads of one task overlap with those of the others.
+    void probe_near(const View<C>& part, uint32_t p, int radius, const LinearHash& hash) {
+        auto queue = [&](Task<C>& t, const C& code, uint32_t h, int distance) {
+            if (look_up_later(t, code, h, distance)) look_up(part, p);
+        };
+        for (Task<C>* t : pending_) queue(*t, t->query, t->hash, 0);
+        look_up(part, p);
+        for (Task<C>* t : pending_) {
+            t->complete = 0;
+            if (radius == 0 || t->found.bound().distance == 0) continue;
+            t->complete = 1;
+            const size_t n = part.seg->occupied_flips(hash, t->hash, index_);
+            for (size_t i = 0; i < n; ++i) {
+                C code = t->query;
+                code.flip(int(index_[i]));
+                queue(*t, code, t->hash ^ hash.flip(int(index_[i])), 1);
+            }
+        }
+        look_up(part, p);
     }
 
     // Looks up flipped codes by growing radius, as Algorithm 1 does, up to radius `last` and as long as
     // a radius has at most `most` masks. Returns true if the part is done.
     bool probe(Task<C>& t, const View<C>& part, uint32_t p, const LinearHash& hash, int last, double most) {
         const Segment<C>& seg = *part.seg;
-        for (int r = 0;; ++r) {
-            if (r > t.found.bound()) return true;
+        for (int r = t.complete + 1;; ++r) {
+            if (r > t.found.bound().distance) return true;
             if (r > last || double(Binomials::get().choose(seg.bits, r)) > most) return false;
             // The rest of a radius can be skipped once earlier buckets hold K images: nearer ones, and
             // those of this part, which come in visiting order.
             uint64_t images = t.found.images_below(r);
             for_each_flip(t.query, t.hash, hash, seg.bits, r, [&](const C& code, uint32_t h) {
-                if (!look_up_later(code, h, r)) return true;
-                images += look_up(t, part, p);
+                if (!look_up_later(t, code, h, r)) return true;
+                images += look_up(part, p);
                 return images < t.found.k();
             });
-            look_up(t, part, p);
+            look_up(part, p);
             t.complete = r;
         }
     }
@@ -133,12 +224,12 @@ class Searcher {
         for (int r = 0; r <= index.s(); ++r) {
             const uint32_t* mask = index.masks().mask.data() + index.masks().start[r];
             const uint32_t n = index.masks().start[r + 1] - index.masks().start[r];
-            const double cost = Plan<C>::step_cost(*part.seg, r);
+            const double cost = SubstringIndex<C>::step_cost(*part.seg, r);
             for (int j = 0; j < m; ++j) {
-                if (m * r + j - 1 >= t.found.bound()) return true;  // all within m * r + j - 1 are found
+                if (m * r + j - 1 >= t.found.bound().distance) return true;  // all within m * r + j - 1 are found
                 if (spent + cost > budget) {
                     t.complete = std::max(probed, m * r + j - 1);
-                    t.found.forget_beyond(t.complete, p, part);
+                    t.found.forget_beyond(t.complete, p);
                     return false;
                 }
                 spent += cost;
@@ -158,25 +249,35 @@ class Searcher {
                         size_t hits = scan(codes, at, std::min<size_t>(end, at + length), t.query, t.found.bound(),
                                            index_, distance_);
                         for (size_t h = 0; h < hits; ++h) {
-                            if (distance_[h] <= probed || distance_[h] > t.found.bound()) continue;
-                            const C code = codes.at(index_[h]);
-                            if (index.first_seen(code ^ t.query, r, j) && look_up_later(code, hash(code), distance_[h]))
-                                look_up(t, part, p);
+                            if (distance_[h] <= probed) continue;
+                            const C code = codes.at(index_[h]), mask = code ^ t.query;
+                            if (t.found.bound().admits(mask.w[0], distance_[h]) && index.first_seen(mask, r, j) &&
+                                look_up_later(t, code, hash(code), distance_[h]))
+                                look_up(part, p);
                         }
                     }
                 }
-                look_up(t, part, p);
+                look_up(part, p);
             }
         }
         return true;  // every cell of every window was visited
     }
 
+    // Scans buckets [begin, end), no further than `cap`.
     void scan_range(Task<C>& t, const View<C>& part, uint32_t p, size_t begin, size_t end, int cap) {
-        size_t n = kernels<C>().scan(part.seg->codes(), begin, end, t.query, std::min(cap, t.found.bound()), index_,
-                                     distance_);
+        const Bound<C> bound = cap < t.found.bound().distance ? Bound<C>{cap} : t.found.bound();
+        take(t, part, p, kernels<C>().scan(part.seg->codes(), begin, end, t.query, bound, index_, distance_));
+    }
+
+    // Collects the first n of the buckets that a kernel found.
+    void take(Task<C>& t, const View<C>& part, uint32_t p, size_t n) {
+        const auto* first_word = part.seg->code[0].data();
         for (size_t i = 0; i < n; ++i) part.seg->prefetch_start(index_[i]);
-        for (size_t i = 0; i < n; ++i)
-            if (distance_[i] > t.complete && distance_[i] <= t.found.bound()) add(t, part, p, index_[i], distance_[i]);
+        for (size_t i = 0; i < n; ++i) {
+            const int d = distance_[i];
+            const auto word = first_word[index_[i]] ^ t.query.w[0];
+            if (d > t.complete && t.found.bound().admits(word, d)) t.found.add(p, index_[i], d, word);
+        }
     }
 
     // Scans groups in the order of the smallest distance they may contain, while that is within the bound.
@@ -187,10 +288,10 @@ class Searcher {
         near_.resize(seg.n_groups);
         kernels<C>().lower_bounds(seg.pivots(), seg.group_radius.data(), seg.n_groups, t.query, lower_.data());
         const int step = std::max(1, seg.bits / 32);
-        for (int low = 0; low <= std::min(t.found.bound(), 255); low += step) {
+        for (int low = 0; low <= std::min(t.found.bound().distance, 255); low += step) {
             size_t n =
                 kernels<C>().select(lower_.data(), seg.n_groups, low, std::min(low + step - 1, 255), near_.data());
-            const int reach = t.found.bound();
+            const int reach = t.found.bound().distance;
             range_.resize(n);
             for (size_t i = 0; i < n; ++i) {
                 range_[i] = in_reach(seg, near_[i], reach);
@@ -199,8 +300,9 @@ class Searcher {
                     seg.codes().prefetch(at);
             }
             for (size_t i = 0; i < n; ++i) {
-                const auto [begin, end] =
-                    reach == t.found.bound() ? range_[i] : in_reach(seg, near_[i], t.found.bound());
+                const int now = t.found.bound().distance;
+                const auto [begin, end] = reach == now ? range_[i] : in_reach(seg, near_[i], now);
+                if (begin == end || scan_residuals(t, part, p, near_[i])) continue;
                 // From the centre outwards, in growing steps, so that the bound shrinks quickly.
                 for (size_t to = end, length = 64; to > begin; length = std::min(2 * length, chunk)) {
                     const size_t from = std::max(begin, to - std::min(to, length));
@@ -209,6 +311,42 @@ class Searcher {
                 }
             }
         }
+    }
+
+    // Scans a group by the bits in which the query differs from the pivot, if the group has planes and these
+    // bits are few enough to make that faster than scan_range(). Returns false if not.
+    bool scan_residuals(Task<C>& t, const View<C>& part, uint32_t p, uint32_t g) {
+        const Segment<C>& seg = *part.seg;
+        const GroupPlanes<C>* all = seg.planes->get();
+        if (!all || !all->has(g)) return false;
+        const C residual = t.query ^ seg.pivots().at(g);
+        const int n = residual.popcount();
+        if (n > most_residual_bits) return false;
+        uint8_t bits[most_residual_bits];
+        for (int i = 0, at = 0; i < C::words; ++i)
+            for (auto w = residual.w[i]; w; w ^= typename C::Word(1) << (C::word_bits - 1 - std::countl_zero(w)))
+                bits[at++] = uint8_t(i * C::word_bits + std::countl_zero(w));
+        const ResidualPlanes planes = all->of(seg, g);
+        constexpr size_t block = ResidualPlanes::block;
+        const size_t base = seg.group_begin(g);
+        size_t to = seg.group_end(g) - base, step = 64;
+        // Until there are K images, all codes near the centre are hits, and it is faster to scan them.
+        for (; to > 0 && !t.found.full(); step = std::min(2 * step, chunk)) {
+            const size_t from = to - std::min(to, step);
+            scan_range(t, part, p, base + from, base + to, seg.bits);
+            to = from;
+        }
+        // From the centre outwards, in growing steps, so that the bound shrinks quickly.
+        for (size_t blocks = 1; to > 0; blocks = std::min(2 * blocks, chunk / block)) {
+            const int bound = t.found.bound().distance;
+            // Shells that are further than the bound from the query hold nothing.
+            const size_t outermost = size_t(std::max(0, planes.radius - n - bound));
+            if (base + to <= planes.shells[outermost]) break;
+            const size_t whole = (to + block - 1) / block, from = (whole - std::min(whole, blocks)) * block;
+            take(t, part, p, kernels<C>().residuals(planes, from, to, bits, n, bound, index_, distance_));
+            to = from;
+        }
+        return true;
     }
 
     // The range of a group's buckets that may be within `bound` of the query, by the triangle inequality:
@@ -220,24 +358,51 @@ class Searcher {
         return {seg.shell_start[shell], seg.shell_start[std::min(shell + shells, last)]};
     }
 
-    // Scans the loose codes, chunk by chunk for all pending tasks, so that a chunk is read from memory
-    // once. The first pass looks only as far as K images are expected; later passes look further.
+    // Scans the loose codes, chunk by chunk for all pending tasks, so that a chunk is read from memory once.
     void scan_loose(const View<C>& part, uint32_t p, const Plan<C>& plan) {
+        if (pending_.empty()) return;
         const Segment<C>& seg = *part.seg;
-        for (int pass = 0; pass < 3 && !pending_.empty(); ++pass) {
-            for (Task<C>* t : pending_) t->guess = pass < 2 ? plan.guess[pass] : seg.bits;
-            for (size_t at = seg.loose_begin(); at < seg.n_buckets; at += chunk)
-                for (Task<C>* t : pending_)
-                    if (t->guess > t->complete)
-                        scan_range(*t, part, p, at, std::min<size_t>(seg.n_buckets, at + chunk), t->guess);
-            std::erase_if(pending_, [&](Task<C>* t) { return t->found.bound() <= t->guess; });
-            for (Task<C>* t : pending_) t->complete = std::max(t->complete, t->guess);
+        // Among uniform codes, it is faster to look only as far as K of them are expected, and further only if that
+        // fails: else many come nearer and nearer while a scan goes on. Loose codes are in no order, so the first
+        // ones are a sample, which shows whether any come as near as uniform ones would.
+        const size_t begin = seg.loose_begin(), end = seg.n_buckets;
+        for (Task<C>* t : pending_) {
+            const bool uniform =
+                !t->found.full() && kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample), t->query,
+                                                      {plan.nearest}, index_, distance_);
+            t->guess = uniform ? plan.guess : seg.bits;
+        }
+        for (int pass = 0; pass < 2 && !pending_.empty(); ++pass) {
+            for (Task<C>* t : pending_)  // in growing steps, so that the bound shrinks quickly
+                for (size_t at = begin, length = 64; at < std::min(end, begin + chunk); at += length, length *= 2)
+                    scan_range(*t, part, p, at, std::min({end, at + length, begin + chunk}), t->guess);
+            scan_chunks(part, p, begin + chunk);
+            leave_pending([&](Task<C>& t) { return t.found.bound().distance <= t.guess; });
+            for (Task<C>* t : pending_) t->complete = std::max(t->complete, t->guess), t->guess = seg.bits;
         }
     }
 
+    void scan_chunks(const View<C>& part, uint32_t p, size_t begin) {
+        const size_t end = part.seg->n_buckets;
+        for (; begin < end && !pending_.empty(); begin += chunk)
+            for (size_t i = 0; i < pending_.size(); ++i) {
+                // Each task fetches its share of the next chunk.
+                for (size_t at = i * line; at < chunk; at += pending_.size() * line)
+                    part.seg->codes().prefetch(std::min(begin + chunk + at, end - 1));
+                scan_range(*pending_[i], part, p, begin, std::min(end, begin + chunk), pending_[i]->guess);
+            }
+    }
+
+    // With more bits, reading their planes takes longer than reading the codes.
+    static constexpr int most_residual_bits = C::word_bits == 32 ? 6 : 18 * C::words;
+
+    struct Waiting {
+        Task<C>* task;
+        int distance;
+    };
     C waiting_[at_once];
     uint32_t waiting_hash_[at_once], waiting_bucket_[at_once];
-    uint16_t waiting_distance_[at_once];
+    Waiting waiting_for_[at_once];
     size_t n_waiting_ = 0;
     uint32_t index_[chunk + kScanSlack];
     uint16_t distance_[chunk + kScanSlack];

@@ -6,30 +6,45 @@
 // radius of a pivot, ordered from the outermost to the innermost. Then come the loose codes, which are
 // in no group. By the triangle inequality, a scan needs only the outer shells of a group that is far
 // away, and often not even those.
+//
+// A very large segment of 64-bit codes has a WideIndex in place of groups and hash table.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "array.h"
 #include "code.h"
+#include "experience.h"
 #include "probe.h"
 #include "scan.h"
+#include "wide.h"
 
 namespace mch {
 
-// Ascending distinct ids in blocks of 64: the first id of a block in full, the others as differences
-// from it. Dense ids take a byte or two each.
+// Ascending distinct ids. Consecutive ones are a run: only the first is stored. Others are stored in blocks of
+// 64: the first id of a block in full, the others as differences from it, which take a byte or two each if ids
+// are dense.
 struct IdList {
     static constexpr size_t block = 64;
     Array<int64_t> first;
     PackedInts offset;
+    size_t run = 0;  // not 0: so many consecutive ids from first[0] on
 
     IdList() = default;
-    explicit IdList(const std::vector<int64_t>& ids) : first((ids.size() + block - 1) / block) {
+    explicit IdList(std::span<const int64_t> ids) {
+        if (ids.empty()) return;
+        if (uint64_t(ids.back()) - uint64_t(ids.front()) == ids.size() - 1) {
+            run = ids.size();
+            first = Array<int64_t>(1);
+            *first.mutable_data() = ids.front();
+            return;
+        }
+        first = Array<int64_t>((ids.size() + block - 1) / block);
         uint64_t largest = 0;
         for (size_t i = 0; i < ids.size(); ++i) largest = std::max(largest, delta(ids, i));
         offset = PackedInts(ids.size(), largest);
@@ -39,15 +54,23 @@ struct IdList {
         }
     }
 
-    size_t size() const { return offset.size(); }
-    int64_t operator[](size_t i) const { return int64_t(uint64_t(first[i / block]) + offset[i]); }
+    size_t size() const { return run ? run : offset.size(); }
+    int64_t operator[](size_t i) const {
+        if (run) return int64_t(uint64_t(first[0]) + i);
+        return int64_t(uint64_t(first[i / block]) + offset[i]);
+    }
     void prefetch(size_t i) const {
+        if (run) return;
         __builtin_prefetch(&first[i / block]);
         offset.prefetch(i);
     }
 
     // The position of `id`, or -1.
     int64_t find(int64_t id) const {
+        if (run) {
+            const uint64_t at = uint64_t(id) - uint64_t(first[0]);
+            return at < run ? int64_t(at) : -1;
+        }
         auto* end = first.data() + first.size();
         auto* it = std::upper_bound(first.data(), end, id);
         if (it == first.data()) return -1;
@@ -60,7 +83,7 @@ struct IdList {
     }
 
   private:
-    static uint64_t delta(const std::vector<int64_t>& ids, size_t i) {
+    static uint64_t delta(std::span<const int64_t> ids, size_t i) {
         return uint64_t(ids[i]) - uint64_t(ids[i - i % block]);
     }
 };
@@ -73,12 +96,69 @@ class SubstringIndex;
 template <class C>
 struct LazySubstring {
     std::atomic<const SubstringIndex<C>*> index{nullptr};
-    std::atomic<bool> failed{false};  // memory ran out: the background thread does not try again
+    std::atomic<bool> failed{false};  // memory ran out, or it was too slow: nobody tries again
     std::atomic<double> missed{0};    // nanoseconds that the index would have saved so far
+    Experience experience;
+
+    void add_missed(double nanoseconds) {  // libc++ has no fetch_add for floating-point numbers
+        double before = missed.load(std::memory_order_relaxed);
+        while (!missed.compare_exchange_weak(before, before + nanoseconds, std::memory_order_relaxed)) continue;
+    }
 
     LazySubstring() = default;
     ~LazySubstring() { delete index.load(); }
 };
+
+// Something that is made from a segment's codes on demand. Copies of a segment share it.
+template <class T>
+struct Lazy {
+    std::atomic<const T*> made{nullptr};
+    std::atomic<bool> failed{false};  // memory ran out: nobody tries again
+
+    Lazy() = default;
+    ~Lazy() { delete made.load(); }
+    const T* get() const { return made.load(std::memory_order_acquire); }
+    // No lock is held while it is made. If two threads make it, one result is thrown away.
+    template <class Make>
+    const T& get(Make&& make) {
+        const T* there = get();
+        if (there) return *there;
+        std::unique_ptr<const T> fresh = make();
+        if (made.compare_exchange_strong(there, fresh.get(), std::memory_order_acq_rel)) there = fresh.release();
+        return *there;
+    }
+};
+
+// The buckets that hold an image's codes.
+struct BucketsOfImages {
+    PackedInts start;   // by image, plus the end; empty: image i has only bucket[i]
+    PackedInts bucket;  // ascending for each image
+
+    template <class F>
+    void each(uint32_t image, F&& f) const {
+        if (!start.size()) return f(uint32_t(bucket[image]));
+        for (uint64_t i = start[image]; i < start[image + 1]; ++i) f(uint32_t(bucket[i]));
+    }
+    size_t bytes() const { return start.bytes() + bucket.bytes(); }
+};
+
+template <class C>
+struct Plan;
+
+// The plans of the first few kinds of search in a segment. They depend on its codes alone, so copies of
+// the segment share them. A plan stays until the segment is gone, so reading needs no lock.
+template <class C>
+struct LazyPlans {
+    std::atomic<const Plan<C>*> plan[8]{};
+
+    LazyPlans() = default;
+    ~LazyPlans() {
+        for (auto& p : plan) delete p.load();
+    }
+};
+
+template <class C>
+class GroupPlanes;
 
 template <class C>
 struct Segment {
@@ -114,9 +194,23 @@ struct Segment {
     IdList id;                  // by image
 
     std::shared_ptr<LazySubstring<C>> substring = std::make_shared<LazySubstring<C>>();
+    std::shared_ptr<Lazy<BucketsOfImages>> of_images = std::make_shared<Lazy<BucketsOfImages>>();
+    std::shared_ptr<LazyPlans<C>> plans = std::make_shared<LazyPlans<C>>();
+    std::shared_ptr<Lazy<GroupPlanes<C>>> planes = std::make_shared<Lazy<GroupPlanes<C>>>();
+    std::shared_ptr<WideIndex> wide;  // null: an ordinary segment
 
-    Planes<C> codes() const { return planes(code); }
-    Planes<C> pivots() const { return planes(pivot); }
+    Planes<C> codes() const { return word_planes(code); }
+    C code_at(uint32_t bucket) const {
+        if (!wide) return codes().at(bucket);
+        return {{Word(wide->code_at(bucket))}};
+    }
+    void prefetch_code(uint32_t bucket) const {
+        if (!wide) codes().prefetch(bucket);
+    }
+    Planes<C> pivots() const { return word_planes(pivot); }
+    const uint32_t& group_shell_start(uint32_t g) const { return shell_start[group_shell[g]]; }
+    uint32_t group_begin(uint32_t g) const { return group_shell_start(g); }
+    uint32_t group_end(uint32_t g) const { return group_shell_start(g + 1); }
     uint32_t loose_begin() const { return shell_start[shell_start.size() - 1]; }
     uint32_t start(uint32_t bucket) const { return bucket_start.empty() ? bucket : bucket_start[bucket]; }
     uint8_t region_of(uint32_t entry) const { return region.empty() ? 0 : region[entry]; }
@@ -125,6 +219,7 @@ struct Segment {
 
     // The bucket of a code, or `none`.
     uint32_t find(const C& c, uint32_t hash) const {
+        if (wide) return wide->find(uint64_t(c.w[0]));
         for (size_t at = position(hash); test_bit(occupied.data(), at); ++at) {
             uint32_t bucket = uint32_t(order[rank(at)]);
             if (codes().at(bucket) == c) return bucket;
@@ -163,6 +258,12 @@ struct Segment {
     }
     static constexpr size_t most_at_once = 64;
 
+    // The single flips (of codes with this hash) that may be in a bucket: writes their positions, and returns
+    // how many. The others are in none.
+    size_t occupied_flips(const LinearHash& h, uint32_t hash, uint32_t* out) const {
+        return kernels<C>().occupied(occupied.data(), hash, h.flips(), size_t(bits), int(32 - hash_bits), out);
+    }
+
     void prefetch_start(uint32_t bucket) const {
         if (!bucket_start.empty()) __builtin_prefetch(&bucket_start[bucket]);
     }
@@ -198,10 +299,11 @@ struct Segment {
         f("ids", s.codes_of_image);
         f("ids", s.id.first);
         f("ids", s.id.offset);
+        if (s.wide) WideIndex::for_each_array(*s.wide, f);
     }
 
   private:
-    static Planes<C> planes(const Array<Word> (&a)[C::words]) {
+    static Planes<C> word_planes(const Array<Word> (&a)[C::words]) {
         Planes<C> p;
         for (int j = 0; j < C::words; ++j) p.p[j] = a[j].data();
         return p;

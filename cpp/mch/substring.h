@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "probe.h"
 #include "segment.h"
 
 namespace mch {
@@ -75,6 +76,30 @@ class SubstringIndex {
         }
     }
 
+    // About how long it takes to read all cells of one window at this distance from the query's cell, if codes
+    // are spread evenly; and to search for everything within `distance` of the query, by a sample of the codes.
+    static double step_cost(const Segment<C>& seg, int radius) {
+        const int s = window_bits(seg.bits, seg.n_buckets);
+        return double(Binomials::get().choose(s, radius)) * (cell_ns + std::ldexp(double(seg.n_buckets), -s) * code_ns);
+    }
+    static double cost(const Segment<C>& seg, const C& query, int distance) {
+        const int s = window_bits(seg.bits, seg.n_buckets), m = window_count(seg.bits, seg.n_buckets);
+        constexpr size_t most = 1024;
+        const size_t n = std::min<size_t>(seg.n_buckets, most);
+        double ns = 0;
+        for (int step = 0; step <= std::min(distance, m * s); ++step)
+            ns += double(Binomials::get().choose(s, step / m)) * cell_ns;
+        uint64_t codes = 0;  // of the sample, in the cells read
+        for (size_t i = 0; i < n; ++i) {
+            const C mask = seg.codes().at(size_t(seg.n_buckets) * i / n) ^ query;
+            for (int j = 0; j < m; ++j) codes += std::popcount(mask.window(j * seg.bits / m, s)) * m + j <= distance;
+        }
+        return ns + double(codes) * double(seg.n_buckets) / double(n) * code_ns;
+    }
+    static size_t bytes_for(const Segment<C>& seg) {
+        return size_t(window_count(seg.bits, seg.n_buckets)) * seg.n_buckets * sizeof(C);
+    }
+
     int m() const { return m_; }
     int s() const { return s_; }
     const Window& window(int j) const { return window_[j]; }
@@ -98,6 +123,8 @@ class SubstringIndex {
     }
 
   private:
+    static constexpr double cell_ns = 35, code_ns = 0.09 * C::words;  // to read a cell, and a code in it
+
     int m_, s_;
     MasksByWeight masks_;
     std::vector<Window> window_;

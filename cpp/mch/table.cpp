@@ -9,6 +9,7 @@
 
 #include "batch.h"
 #include "changes.h"
+#include "forks.h"
 #include "maintenance.h"
 #include "scope.h"
 #include "snapshot.h"
@@ -17,18 +18,31 @@
 namespace mch {
 namespace {
 
+// Counts the threads that are doing something.
+class Doing {
+  public:
+    explicit Doing(std::atomic<int>& what) : what_(what) { ++what_; }
+    ~Doing() { --what_; }
+
+  private:
+    std::atomic<int>& what_;
+};
+
 template <class C>
 class Table final : public AnyTable, public std::enable_shared_from_this<Table<C>> {
   public:
-    Table(int bits, std::shared_ptr<const State<C>> state) : bits_(bits), hash_(bits), state_(std::move(state)) {}
+    // `seed` is that of the state's segments.
+    Table(int bits, uint64_t seed, std::shared_ptr<const State<C>> state)
+        : bits_(bits), hash_(bits, seed), state_(std::move(state)) {}
 
     int bits() const override { return bits_; }
     uint64_t n_images() const override { return state()->n_images; }
     uint64_t n_codes() const override { return state()->n_codes; }
     uint64_t n_buckets() const override { return state()->n_buckets(hash_); }
     bool contains(int64_t id) const override { return state()->contains(id); }
-    std::map<std::string, uint64_t> memory() const override { return state()->memory(); }
-    void save(const std::string& path) const override { save_snapshot(path, bits_, *state()); }
+    std::map<std::string, uint64_t> memory() const override;
+    TableStats stats() const override;
+    void save(const std::string& path) const override { save_snapshot(path, bits_, hash_.seed(), *state()); }
 
     void search(const uint8_t* codes, size_t n, const SearchOptions&, const SearchRows&) const override;
     std::vector<std::vector<RangeHit>> within(const uint8_t* codes, size_t n, const SearchOptions&) const override;
@@ -62,8 +76,19 @@ class Table final : public AnyTable, public std::enable_shared_from_this<Table<C
     mutable std::mutex publish_;  // guards state_; held only while the pointer is copied
     StatePtr state_;
     std::mutex write_;                                  // one writer at a time; guards busy_
-    std::vector<const Segment<C>*> busy_;               // being merged in the background
+    Parts<C> busy_;                                     // being merged in the background
     mutable std::atomic<Workers*> scheduled_{nullptr};  // where maintenance waits to run
+    mutable AnswerCounts answered_;
+    std::atomic<int> merging_{0}, indexing_{0};  // threads that are at it
+
+    // A forked child has the state that was published last, and none of the threads that were changing it.
+    const AtFork at_fork_{[this] { publish_.lock(); }, [this] { publish_.unlock(); },
+                          [this] {
+                              publish_.unlock();
+                              renew(write_);
+                              renew(busy_);
+                              merging_ = indexing_ = 0;
+                          }};
 };
 
 template <class C>
@@ -81,10 +106,10 @@ template <class C>
 template <class Finish>
 void Table<C>::run(const uint8_t* codes, size_t n, const Scope<C>& scope, const SearchOptions& o,
                    Finish&& finish) const {
-    search_batch(codes, n, bits_, hash_, scope, o, finish);
+    search_batch(codes, n, bits_, hash_, scope, o, answered_, finish);
     // An index that would have paid for itself by now is built for later queries.
     if (n && scope.searches_table() &&
-        std::any_of(scope.parts.begin(), scope.parts.end(), [](const View<C>& v) { return wants_index(*v.seg); }))
+        std::any_of(scope.parts.begin(), scope.parts.end(), [](const View<C>& v) { return wants_work(*v.seg); }))
         schedule();
 }
 
@@ -94,7 +119,7 @@ void Table<C>::search(const uint8_t* codes, size_t n, const SearchOptions& o, co
     run(codes, n, scope, o, [&](size_t q, const Task<C>& t, Answerer<C>& answerer) {
         size_t at = q * o.k;
         const size_t end = at + o.k;
-        auto a = answerer.finish(t.found, t.query, scope.parts, scope.several, scope.limits, bits_,
+        auto a = answerer.finish(t.found, scope.parts, scope.several, scope.limits, bits_,
                                  [&](int64_t id, int distance, uint8_t region) {
                                      out.ids[at] = id;
                                      out.distances[at] = distance;
@@ -126,14 +151,50 @@ std::vector<std::vector<RangeHit>> Table<C>::within(const uint8_t* codes, size_t
     };
     if (n && scope.limits.radius == bits_ && scope.n_images > o.max_hits / n) count(o.max_hits + 1);  // all are hits
     std::vector<std::vector<RangeHit>> hits(n);
-    run(codes, n, scope, o, [&](size_t q, const Task<C>& t, Answerer<C>& answerer) {
-        count(0);  // another thread may have found too many
-        answerer.finish(t.found, t.query, scope.parts, scope.several, scope.limits, bits_,
-                        [&](int64_t id, int distance, uint8_t region) { hits[q].push_back({id, distance, region}); });
-        hits[q].shrink_to_fit();
-        count(hits[q].size());
-    });
+    try {
+        run(codes, n, scope, o, [&](size_t q, const Task<C>& t, Answerer<C>& answerer) {
+            count(0);  // another thread may have found too many
+            answerer.finish(t.found, scope.parts, scope.several, scope.limits, bits_,
+                            [&](int64_t id, int distance, uint8_t region) {
+                                if (hits[q].size() == o.max_hits) throw TooManyHits();
+                                hits[q].push_back({id, distance, region});
+                            });
+            hits[q].shrink_to_fit();
+            count(hits[q].size());
+        });
+    } catch (const TooManyHits&) {  // one query has more
+        count(o.max_hits + 1);
+    }
     return hits;
+}
+
+// ----------------------------------------------------------------------------------------- reporting
+
+template <class C>
+std::map<std::string, uint64_t> Table<C>::memory() const {
+    auto bytes = state()->memory();
+    bytes["scratch"] = scratch_bytes;  // not in the total: all tables of the process share it
+    return bytes;
+}
+
+template <class C>
+TableStats Table<C>::stats() const {
+    const auto now = state();
+    TableStats s;
+    s.images = now->n_images;
+    s.codes = now->n_codes;
+    for (const Part<C>& p : now->parts) {
+        s.parts.push_back({p.seg->n_images, p.seg->n_entries, p.seg->n_buckets, p.seg->n_groups, p.n_dead,
+                           p.seg->substring->index.load() != nullptr});
+        s.large_buckets_counted += p.counts->counted();
+    }
+    for (auto [name, strategy] : {std::pair("probe", Strategy::probe), std::pair("substring", Strategy::substring),
+                                  std::pair("scan", Strategy::scan)})
+        s.answered[name] = answered_.by[size_t(strategy)].load(std::memory_order_relaxed);
+    s.buckets_collected = answered_.collected.load(std::memory_order_relaxed);
+    s.merging = merging_;
+    s.indexing = indexing_;
+    return s;
 }
 
 // ---------------------------------------------------------------------------------------- changing
@@ -141,12 +202,19 @@ std::vector<std::vector<RangeHit>> Table<C>::within(const uint8_t* codes, size_t
 template <class C>
 void Table<C>::add(const int64_t* ids, const uint8_t* codes, const uint8_t* regions, size_t n) {
     if (!n) return;
+    check_entries(n);
     std::lock_guard lock(write_);
     auto next = copy_state();
-    auto fresh = load_entries<C>(ids, codes, regions, n, bits_ / 8);
-    keep_new(fresh, *next, hash_);
-    if (fresh.size()) {
-        auto seg = build_segment(bits_, hash_, fresh);
+    std::shared_ptr<Segment<C>> seg;  // null: there is nothing new
+    if (may_hold(*next, {ids, n})) {
+        auto fresh = load_entries<C>(ids, codes, regions, n, bits_ / 8);
+        keep_new(fresh, *next, hash_);
+        if (fresh.size()) seg = build_segment(bits_, hash_, fresh);
+    } else {
+        seg = build_segment(bits_, hash_, Rows<C>(ids, codes, regions, n, bits_ / 8));
+        next->n_images += seg->n_images;
+    }
+    if (seg) {
         next->n_codes += seg->n_entries;
         insert_part(next->parts, {seg, nullptr, 0});
     }
@@ -156,9 +224,9 @@ void Table<C>::add(const int64_t* ids, const uint8_t* codes, const uint8_t* regi
         size_t entries = 0;
         for (size_t i : picked) entries += next->parts[i].seg->n_entries;
         if (entries > merge_at_once && next->parts.size() < most_parts) break;
-        replace_parts(next->parts, picked, merge_parts(parts_at(next->parts, picked), bits_, hash_));
+        replace_parts(next->parts, picked, {merge_parts(parts_at(next->parts, picked), bits_, hash_), nullptr, 0});
     }
-    const bool more = !picked.empty() || any_wants_index(next->parts);
+    const bool more = !picked.empty() || any_wants_work(next->parts);
     publish(std::move(next));
     if (more) schedule();
 }
@@ -182,16 +250,17 @@ void Table<C>::optimize(bool substring) {
     {
         std::lock_guard lock(write_);
         auto next = copy_state();
-        if (next->parts.size() > 1 || (next->parts.size() == 1 && next->parts[0].dead)) {
-            Part<C> merged = merge_parts(next->parts, bits_, hash_);
-            next->parts.clear();
-            if (merged.seg->n_entries) next->parts.push_back(std::move(merged));
+        Doing merge(merging_);
+        if (merge_all(*next, bits_, hash_)) {
+            busy_.clear();  // what the background thread is merging now comes too late
             publish(std::move(next));
         }
     }
     const auto now = state();
-    if (substring)
-        for (const Part<C>& p : now->parts) substring_index(*p.seg);
+    if (!substring) return;
+    Doing index(indexing_);
+    for (const Part<C>& p : now->parts)
+        if (!p.seg->wide) substring_index(*p.seg);
 }
 
 // ------------------------------------------------------------------------------------ in background
@@ -213,8 +282,8 @@ void Table<C>::schedule() const {
     }
 }
 
-// Merges as long as there is something to merge, then builds the indexes that searches have missed.
-// If memory runs out, the table stays as it is.
+// Merges as long as there is something to merge, then builds the indexes that searches have missed, and drops
+// those that lose. If memory runs out, the table stays as it is.
 template <class C>
 void Table<C>::maintain() {
     scheduled_ = nullptr;
@@ -222,7 +291,13 @@ void Table<C>::maintain() {
         while (merge_some()) continue;
     } catch (...) {
     }
-    build_wanted_indexes(state()->parts);
+    const auto now = state();
+    if (!any_wants_work(now->parts)) return;
+    Doing index(indexing_);
+    build_wanted(now->parts);
+    std::lock_guard lock(write_);
+    auto next = copy_state();
+    if (drop_losing(next->parts)) publish(std::move(next));
 }
 
 // Merges the parts that should be one, while others add and remove. Returns false if there are none.
@@ -231,18 +306,20 @@ bool Table<C>::merge_some() {
     Parts<C> before;
     {
         std::lock_guard lock(write_);
-        busy_.clear();  // only this thread sets it; a forked process inherits it without the thread
         auto now = state();
         before = parts_at(now->parts, parts_to_merge(now->parts, busy_));
-        for (const Part<C>& p : before) busy_.push_back(p.seg.get());
+        busy_ = before;
     }
     if (before.empty()) return false;
     try {
-        Part<C> merged = merge_parts(before, bits_, hash_);
+        Doing merge(merging_);
+        auto merged = merge_parts(before, bits_, hash_);
         std::lock_guard lock(write_);
+        if (busy_.empty()) return true;
         busy_.clear();
         auto next = copy_state();
-        if (replace_with_merged(*next, before, std::move(merged))) publish(std::move(next));
+        replace_with_merged(*next, before, std::move(merged), hash_);
+        publish(std::move(next));
     } catch (...) {
         std::lock_guard lock(write_);
         busy_.clear();
@@ -256,15 +333,15 @@ bool Table<C>::merge_some() {
 std::shared_ptr<AnyTable> make_table(int bits) {
     return with_code_type(bits, [&](auto type) -> std::shared_ptr<AnyTable> {
         using C = typename decltype(type)::type;
-        return std::make_shared<Table<C>>(bits, std::make_shared<State<C>>());
+        return std::make_shared<Table<C>>(bits, random64(), std::make_shared<State<C>>());
     });
 }
 
-std::shared_ptr<AnyTable> load_table(const std::string& path, bool mmap) {
+std::shared_ptr<AnyTable> load_table(const std::string& path, bool mmap, bool verify) {
     SnapshotFile file(path, mmap);
     return with_code_type(file.bits(), [&](auto type) -> std::shared_ptr<AnyTable> {
         using C = typename decltype(type)::type;
-        return std::make_shared<Table<C>>(file.bits(), file.template read<C>());
+        return std::make_shared<Table<C>>(file.bits(), file.seed(), file.template read<C>(verify));
     });
 }
 

@@ -31,6 +31,19 @@ struct RangeHit {
     int16_t region;
 };
 
+// What a table consists of, and what it has done.
+struct TableStats {
+    struct Part {
+        uint64_t images, codes, buckets, groups, removed;
+        bool substring;  // has a substring index
+    };
+    uint64_t images = 0, codes = 0;
+    std::vector<Part> parts;
+    std::map<std::string, uint64_t> answered;  // queries since the table was made, by strategy
+    bool merging = false, indexing = false;
+    uint64_t large_buckets_counted = 0, buckets_collected = 0;
+};
+
 class AnyTable {
   public:
     virtual ~AnyTable() = default;
@@ -46,10 +59,11 @@ class AnyTable {
     virtual uint64_t n_buckets() const = 0;
     virtual void optimize(bool substring) = 0;
     virtual std::map<std::string, uint64_t> memory() const = 0;
+    virtual TableStats stats() const = 0;
     virtual void save(const std::string& path) const = 0;
 };
 
 std::shared_ptr<AnyTable> make_table(int bits);
-std::shared_ptr<AnyTable> load_table(const std::string& path, bool mmap);
+std::shared_ptr<AnyTable> load_table(const std::string& path, bool mmap, bool verify = true);
 
 }  // namespace mch

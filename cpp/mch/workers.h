@@ -2,6 +2,8 @@
 // and FAISS bring, crash or crawl.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -9,7 +11,8 @@
 #include <mutex>
 #include <thread>
 
-#include <pthread.h>
+#include "forks.h"
+#include "platform.h"
 
 namespace mch {
 
@@ -18,8 +21,8 @@ class Workers {
     static constexpr int most = 256;
 
     // The threads of parallel(), and one thread for work that nobody waits for.
-    static Workers& parallel_pool() { return *slot(0); }
-    static Workers& background() { return *slot(1); }
+    static Workers& parallel_pool();
+    static Workers& background();
 
     // Runs `work`, which must not throw, on one of at most `threads` threads. Throws if no thread can be
     // started.
@@ -38,16 +41,8 @@ class Workers {
     }
 
   private:
-    // Pools are never destroyed: their threads may still be waiting when the process ends. A forked child
-    // has none of its parent's threads, so it gets new pools.
-    static Workers*& slot(int i) {
-        static Workers* pool[2] = {new Workers, new Workers};
-        static const int once = pthread_atfork(nullptr, nullptr, [] {
-            for (Workers*& p : pool) p = new Workers;
-        });
-        (void)once;
-        return pool[i];
-    }
+    struct Pools;
+    static Pools& pools_;
 
     void run() {
         std::unique_lock lock(mutex_);
@@ -68,11 +63,30 @@ class Workers {
     int count_ = 0;
 };
 
-inline int usable_cores() { return std::max(1, int(std::thread::hardware_concurrency())); }
+// Pools are never destroyed: their threads may still be waiting when the process ends. A forked child has
+// none of its parent's threads, so it gets new pools.
+struct Workers::Pools {
+    Workers* pool[2] = {new Workers, new Workers};
+    AtFork at_fork{[] {}, [] {},
+                   [this] {
+                       for (Workers*& p : pool) p = new Workers;
+                   }};
+};
 
-// Runs `body` on the calling thread and on up to threads - 1 others at the same time; `body` takes shares
-// of the work until none is left. Returns when all are done; rethrows what one of them threw.
-inline void parallel(int threads, const std::function<void()>& body) {
+// Made when the library is loaded: a child cannot finish what another thread had begun to make.
+inline Workers::Pools& Workers::pools_ = *new Workers::Pools;
+
+inline Workers& Workers::parallel_pool() { return *pools_.pool[0]; }
+inline Workers& Workers::background() { return *pools_.pool[1]; }
+
+// A search asks for it: hardware_concurrency() alone would read a file each time.
+inline int usable_cores() {
+    const int cores = allowed_cores();
+    return cores ? cores : std::max(1, int(std::thread::hardware_concurrency()));
+}
+
+// parallel() on more than one thread.
+inline void run_on_several(int threads, const std::function<void()>& body) {
     struct Job {
         std::mutex mutex;
         std::condition_variable done;
@@ -112,6 +126,25 @@ inline void parallel(int threads, const std::function<void()>& body) {
     job->done.wait(lock, [&] { return job->running == 0; });
     if (!error) error = job->error;
     if (error) std::rethrow_exception(error);
+}
+
+// Runs `body` on the calling thread and on up to threads - 1 others at the same time; `body` takes shares
+// of the work until none is left. Returns when all are done; rethrows what one of them threw.
+template <class F>
+void parallel(int threads, F&& body) {
+    if (threads <= 1)
+        body();
+    else
+        run_on_several(threads, std::ref(body));
+}
+
+// Calls f(i) for every i < n, on up to `threads` threads.
+template <class F>
+void for_each_share(int threads, size_t n, F&& f) {
+    std::atomic<size_t> next{0};
+    parallel(threads, [&] {
+        for (size_t i; (i = next.fetch_add(1)) < n;) f(i);
+    });
 }
 
 }  // namespace mch

@@ -37,6 +37,7 @@ def info(index: Index = INDEX_PATH, filter: Filter = None, as_json: AsJson = Fal
         "model": f"{model} ({facts['fingerprint']})" if facts["fingerprint"] else model,
         "on disk": show.size(facts["bytes"]),
         "in memory": show.size(facts["memory"]),
+        "segments": f"{facts['segments']:,}",
     }
     cells = {name: value for name, value in rows.items() if value}
     show.output(show.LONG_WIDTH).print(show.facts(cells))

@@ -612,7 +612,8 @@ class MCHIndex:
         """The numbers of images, codes and buckets, the space they take, and the model.
 
         `fine_bits` is the width of the fine codes that images have or get from the model, 0 for
-        none; `fine_images` have them.
+        none; `fine_images` have them. `segments` is the number of parts of the table of codes; one
+        is the fastest to search, and they are merged in the background.
         """
         table, identity = self._live.current, self.identity
         images, codes, fine = self._live.images, table.n_codes, self._live.fine
@@ -627,6 +628,7 @@ class MCHIndex:
             "fine_bits": self._model.fine_bits if fine is None else fine.fine_bits,
             "fine_images": 0 if fine is None else len(fine),
             "memory": table.memory()["total"] + (0 if fine is None else fine.memory()),
+            "segments": len(table.stats()["segments"]),
             "model": identity.name,
             "fingerprint": identity.fingerprint,
             "regions": list(identity.regions),

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex._core import BucketTable, FineTable, RankResult
+from mchindex._core import BucketTable, Filter, FineTable, RankResult
 from mchindex.index.arguments import Rank
 from mchindex.index.results import Found
 
@@ -47,12 +47,15 @@ class Query:
     fine: NDArray[np.float32] | None = None  # (n, fine bits), see `FineTable.rank`
 
 
+Allowed = NDArray[np.int64] | Filter  # keys of images
+
+
 class Budget(NamedTuple):
     """Which images a search may look at."""
 
     max_radius: int | None
     max_buckets: int | None
-    allowed: NDArray[np.int64] | None
+    allowed: Allowed | None
     threads: int
 
 

@@ -9,12 +9,13 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import BucketTable, FineTable
+from mchindex._core import Filter as ImageFilter
 from mchindex.errors import NoFineCodesError, StoreDamagedError, StoreError
 from mchindex.index.arguments import (
     Filter,
@@ -28,7 +29,7 @@ from mchindex.index.arguments import (
 )
 from mchindex.index.identity import Identity
 from mchindex.index.inputs import resolved_ids
-from mchindex.index.ranking import Budget, Query, ranked
+from mchindex.index.ranking import Allowed, Budget, Query, ranked
 from mchindex.index.results import Answers, Found, Hit, Hits, Limit
 from mchindex.index.table import LiveTable, Tables
 from mchindex.index.words import ranked_by_words
@@ -48,7 +49,7 @@ class Searcher:
     def __init__(self, store: Store, table: LiveTable, identity: Identity) -> None:
         self._store, self._live, self._identity = store, table, identity
         self._lock = threading.RLock()  # a signal handler may close the index meanwhile
-        self._filters: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
+        self._filters: dict[str, _Matching] = {}
         self._unread: weakref.WeakSet[Answers] = weakref.WeakSet()
 
     def close(self) -> None:
@@ -226,6 +227,8 @@ class Searcher:
     ) -> _Selected:
         keys: NDArray[np.int64] | None = None
         if filter is not None:
+            if names is None and not leave_out:
+                return _Selected(self._matching(filter).filter, [])
             keys = self.matching(filter)
         if names is not None:
             named = np.array([k.key for k in self._store.known(names).values()], np.int64)
@@ -237,15 +240,20 @@ class Searcher:
 
     def matching(self, conditions: Filter) -> NDArray[np.int64]:
         """The keys of the images that match a filter, cached until the store changes."""
+        return self._matching(conditions).keys
+
+    def _matching(self, conditions: Filter) -> _Matching:
         mapping(conditions)
         version, text = self._store.version(), repr(sorted(conditions.items(), key=repr))
         cached = self._filters.get(text)
-        if cached is None or cached[0] != version:
+        if cached is None or cached.version != version:
             if len(self._filters) > FILTERS:
                 self._filters.clear()
-            cached = (version, self._store.matching(conditions))
+            keys = self._store.matching(conditions)
+            # It serves any table, and remembers where the images are in the one it was used with.
+            cached = _Matching(version, keys, BucketTable(self._identity.bits).filter(keys))
             self._filters[text] = cached
-        return cached[1]
+        return cached
 
     def _answers(self, found: Found, limit: Limit | None) -> Answers:
         answers = Answers(found, self._read, limit)
@@ -293,11 +301,19 @@ def _metadata(row: Row) -> dict[str, Any]:
         return {}
 
 
+class _Matching(NamedTuple):
+    """The images that match a filter on metadata, in one version of the store."""
+
+    version: tuple[int, int]
+    keys: NDArray[np.int64]
+    filter: ImageFilter  # of the same keys, for the tables
+
+
 @dataclass(frozen=True)
 class _Selected:
     """The images that may be hits."""
 
-    keys: NDArray[np.int64] | None  # None: all
+    keys: Allowed | None  # None: all
     leave_out: Sequence[int]  # keys of images that are not hits although they may be found
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import FineTable
+from mchindex.index.ranking import Allowed
 from mchindex.index.results import Found
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def ranked_by_words(
-    table: FineTable, query: WordQuery, k: int, allowed: NDArray[np.int64] | None, threads: int
+    table: FineTable, query: WordQuery, k: int, allowed: Allowed | None, threads: int
 ) -> Found:
     """The k images that most probably show what the words name, and nothing that they exclude."""
     weights = (0.0, query.whole_share, 1 - query.whole_share, 0.0)

@@ -4,15 +4,18 @@ The writers do a fixed amount of work and the readers repeat until it is done, s
 longer on a slow machine, but do not fail.
 """
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from helpers.samples import STRATEGIES, near, uniform
+from helpers.script import run_script
 from helpers.threads import run
 from mchindex import BucketTable
 
@@ -140,3 +143,66 @@ def test_a_table_may_be_deleted_while_it_is_searched() -> None:
 
     for _ in range(5):
         search_and_drop()
+
+
+# Threads search, and others rank, while the main thread forks. Each child searches, changes its
+# copies of the tables and ends; a child that hangs is ended after a minute.
+FORKS = """
+import os, sys, threading, time
+import numpy as np
+from mchindex import BucketTable
+from mchindex._core import FineTable
+
+rng = np.random.default_rng(0)
+codes = rng.integers(0, 256, (400, 8), np.uint8)
+fine = rng.integers(0, 256, (400, 2, 4), np.uint8)
+queries = rng.random((40, 32), np.float32) - 0.5
+table, images = BucketTable(64), FineTable(64, 32, 2)
+table.add(np.arange(400), codes)
+images.add(np.arange(400), fine, np.ones(400, np.int64), codes)
+want = table.search(codes, 3).ids
+ranked = images.rank(queries, 3).keys
+over = threading.Event()
+
+def repeat(call):
+    while not over.is_set():
+        call()
+
+calls = 3 * [lambda: table.search(codes[:1], 1)]
+calls += [lambda: table.search(codes, 9, threads=4), lambda: images.rank(queries, 3, threads=2)]
+threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
+for thread in threads:
+    thread.start()
+hung = 0
+for turn in range(400):
+    child = os.fork()
+    if child == 0:
+        same = np.array_equal(table.search(codes, 3, threads=2).ids, want)
+        same &= np.array_equal(images.rank(queries, 3, threads=2).keys, ranked)
+        table.add([1000], codes[:1])
+        images.add([1000], fine[:1], [1], codes[:1])
+        same &= 1000 in table and table.remove([0, 1]) == 2 and images.remove([0, 1]) == 2
+        os._exit(0 if same else 3)
+    deadline = time.monotonic() + 60
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            hung += 1
+        time.sleep(0.0002)
+    if done[1]:
+        break
+over.set()
+for thread in threads:
+    thread.join()
+assert not hung, f"the child of turn {turn} hung"
+assert done[1] == 0, f"the child of turn {turn} ended with {done[1]}"
+assert np.array_equal(table.search(codes, 3).ids, want)
+"""
+
+
+@pytest.mark.skipif(
+    "libasan" in os.environ.get("LD_PRELOAD", ""),
+    reason="a child may hang in a lock of the address sanitizer's own allocator",
+)
+def test_a_process_may_fork_while_its_threads_search(tmp_path: Path) -> None:
+    run_script(FORKS, folder=tmp_path)

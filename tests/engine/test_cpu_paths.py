@@ -70,3 +70,17 @@ def test_large_tables(bits: int) -> None:
         for strategy in STRATEGIES:
             result = table.search(queries, 20, strategy=strategy)
             assert_ranked(result, rows, queries, f"{path}, {strategy}")
+
+
+@pytest.mark.parametrize("bits", [32, 56, 64, 128, 192, 256])
+def test_large_groups(bits: int) -> None:
+    n = 30_000 if bits == 32 else 9000  # so many that a few thousand differ
+    rows = clustered(bits, n, seed=bits, centres=2, flips=bits / 20)
+    table, oracle = table_of(bits, rows), oracle_of(bits, rows)
+    assert table.memory()["planes"] > 0
+    queries = queries_near(rows.codes, 6, seed=1)
+    for k in (3, 300):
+        expected = oracle.search(queries, k)
+        for path in cpu_paths():
+            use_cpu_path(path)
+            assert_answer(table.search(queries, k), expected, path)

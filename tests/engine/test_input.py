@@ -1,13 +1,16 @@
 """Wrong arguments raise a clear error that names the argument, and leave the table unchanged."""
 
+import builtins
+import gc
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.oracle import assert_answer
+from helpers.oracle import DTYPES, assert_answer
 from helpers.samples import STRATEGIES, clustered, oracle_of, table_of, uniform
-from mchindex import BucketTable
+from mchindex import BucketTable, SearchResult
 
 CODES = uniform(64, 2, seed=0)
 NAN = float("nan")
@@ -328,6 +331,7 @@ def test_memory_adds_up() -> None:
     for _ in range(2):
         parts = table.memory()
         assert all(isinstance(n, int) and n >= 0 for n in parts.values())
+        del parts["scratch"]  # all tables of the process share it
         assert parts.pop("total") == sum(parts.values()) > 0
         table.optimize(substring=True)
 
@@ -365,3 +369,63 @@ def test_codes_without_bytes_are_refused() -> None:
 
 def test_an_array_is_not_an_id() -> None:
     assert np.array([3, 4]) not in table_of(64, clustered(64, 10, seed=1))
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (3, 7), (2, 5000), (0, 4), (5000, 1)])
+def test_the_arrays_of_a_result_belong_to_the_caller(n: int, k: int) -> None:
+    table = small()
+    result = table.search(np.repeat(CODES[:1], n, axis=0), k)
+    expected = {field: getattr(result, field).copy() for field in DTYPES}
+    arrays = {field: getattr(result, field) for field in DTYPES}
+    for field, array in arrays.items():
+        assert getattr(result, field) is array
+        assert array.flags.writeable
+        assert array.flags.c_contiguous
+        assert array.flags.aligned
+        assert array.shape == ((n, k) if field in ("ids", "distances", "regions") else (n,))
+        assert array.dtype == DTYPES[field]
+    for field, array in arrays.items():  # none shares memory with another
+        array[...] = 0
+        for other in DTYPES.keys() - {field}:
+            np.testing.assert_array_equal(arrays[other], expected[other])
+        array[...] = expected[field]
+    assert len(result) == n
+    assert repr(result) == f"SearchResult({n} queries, k={k})"
+    del result
+    gc.collect()
+    np.testing.assert_array_equal(arrays["ids"], expected["ids"])
+
+
+def test_a_search_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, imported = small(), list[str]()
+    table.search(CODES[0], 1)
+    importer = builtins.__import__
+
+    def count(name: str, *rest: Any) -> Any:
+        imported.append(name)
+        return importer(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", count)
+    table.search(CODES[0], 1)
+    table.within(CODES[:1], 3, allowed=np.array([1]))
+    monkeypatch.undo()
+    assert imported == []
+
+
+def test_threads_get_the_same_arrays_of_a_result() -> None:
+    table = small()
+    for _ in range(50):
+        result, start = table.search(CODES, 3), threading.Barrier(4)
+        got: list[object] = []
+
+        def read(result: SearchResult = result, start: threading.Barrier = start) -> None:
+            start.wait(60)
+            got.append(result.ids)  # noqa: B023  # the threads end before the next turn
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len({id(array) for array in got}) == 1
+        assert len(got) == 4

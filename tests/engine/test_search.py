@@ -300,7 +300,8 @@ def test_k_beyond_the_table() -> None:
 @pytest.mark.parametrize("substring", [False, True], ids=["plain", "substring-index"])
 @pytest.mark.parametrize(
     ("bits", "n", "centres"), [(16, 20_000, 50), (32, 20_000, 200), (64, 60_000, 500),
-                               (64, 60_000, 60_000), (128, 30_000, 300), (256, 20_000, 100)]
+                               (64, 60_000, 60_000), (128, 30_000, 300), (256, 20_000, 100),
+                               (32, 20_000, 4), (64, 20_000, 4), (128, 9_000, 3), (256, 20_000, 4)]
 )  # fmt: skip
 def test_large_tables(bits: int, n: int, centres: int, substring: bool) -> None:
     """From crowded buckets to no shared ones, so that each strategy has a table that suits it."""

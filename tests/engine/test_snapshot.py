@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from helpers.forgery import forge
+from helpers.forgery import HEADER, PART, SECTION, forge, occupied, sealed
 from helpers.oracle import Oracle, assert_answer
 from helpers.samples import STRATEGIES, WIDTHS, Rows, clustered, oracle_of, table_of, uniform
-from helpers.script import run_script
+from helpers.script import run_script, start_script
 from mchindex import BucketTable
 from mchindex.errors import (
     NotASnapshotError,
@@ -21,6 +22,7 @@ from mchindex.errors import (
     SnapshotVersionError,
 )
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 MMAP = pytest.mark.parametrize("mmap", [False, True], ids=["read", "mmap"])
 ROWS = clustered(64, 40, seed=1, images=12)
 
@@ -354,3 +356,198 @@ def test_forged_files(bits: int, mmap: bool, tmp_path: Path) -> None:
         assert forged.n_buckets >= 0
         forged.optimize()
     assert survived, "no forged file was loaded: the test does not compute the checksums correctly"
+
+
+def format_of(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[8:12], "little")
+
+
+@MMAP
+def test_a_file_of_format_1_opens_and_is_saved_as_format_2(mmap: bool, tmp_path: Path) -> None:
+    """The file has three parts, regions that a later add lowered, and removed images."""
+    rows_file = np.load(FIXTURES / "table-1/rows.npz")
+    rows = Rows(rows_file["ids"], rows_file["codes"], rows_file["regions"])
+    oracle = oracle_of(64, rows)
+    oracle.remove(rows_file["removed"].tolist())
+    path = FIXTURES / "table-1/table.snapshot"
+    assert format_of(path) == 1
+    table = BucketTable.load(path, mmap=mmap)
+    for turn in range(3):  # as it was, after it was saved and loaded, and after changes
+        assert_equals(table, oracle, rows)
+        some = list(oracle.images)[:40]
+        expected = oracle.search(rows.codes[:9], 7, allowed=some)
+        assert_answer(table.search(rows.codes[:9], 7, allowed=some), expected)
+        path = tmp_path / f"{turn}.mch"
+        table.save(path)
+        assert format_of(path) == 2
+        table = BucketTable.load(path, mmap=mmap)
+        assert_equals(table, oracle, rows)
+        fresh = clustered(64, 30, seed=turn, images=200)
+        table.add(*fresh)
+        oracle.add(fresh.ids.tolist(), fresh.codes, fresh.regions.tolist())
+    table.optimize()
+    assert_equals(table, oracle, rows)
+
+
+def test_a_file_of_format_1_with_flipped_bytes(tmp_path: Path) -> None:
+    good = (FIXTURES / "table-1/table.snapshot").read_bytes()
+    path = tmp_path / "bad.mch"
+    for at in range(0, len(good), 7):
+        bad = bytearray(good)
+        bad[at] ^= 0xFF
+        path.write_bytes(bad)
+        with pytest.raises(SnapshotError):
+            BucketTable.load(path)
+
+
+def test_spare_bytes_must_be_zero(tmp_path: Path) -> None:
+    """They are for later versions: one that ignored them might answer wrongly."""
+    good, _ = small_snapshot(tmp_path, substring=False)
+    path = tmp_path / "spare.mch"
+    path.write_bytes(sealed(bytearray(good)))
+    BucketTable.load(path)
+    header, part, section = HEADER.size, PART.size, SECTION.size
+    n_parts = int.from_bytes(good[40:44], "little")
+    assert n_parts == 2
+    spares = [*range(header - 64, header), header + part - 40, header + part - 1]
+    spares += [header + 2 * part - 40, header + 2 * part - 1, header + 2 * part + section - 1]
+    for at in spares:
+        bad = bytearray(good)
+        assert bad[at] == 0
+        bad[at] = 2
+        path.write_bytes(sealed(bad))
+        with pytest.raises(SnapshotDamagedError):
+            BucketTable.load(path)
+
+
+def hash_of_format_1(position: int) -> int:
+    """The hash of the code with one bit set, where all tables have the same seed."""
+    word = (1 << 64) - 1
+    z = (0x6D6368696E646578 + (position + 1) * 0x9E3779B97F4A7C15) & word
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & word
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & word
+    return (z ^ z >> 31) >> 32
+
+
+def crafted_codes(n: int, hash_bits: int) -> NDArray[np.uint8]:
+    """n distinct codes of 64 bits, for which the first bits of that hash are all 0."""
+    # Gaussian elimination over GF(2): sums of single bits whose hashes cancel out.
+    reduced: list[tuple[int, int]] = []  # (hash, which bits)
+    kernel: list[int] = []
+    for position in range(64):
+        value, bits = hash_of_format_1(position) >> (32 - hash_bits), 1 << (63 - position)
+        for other, others in reduced:
+            if value ^ other < value:
+                value, bits = value ^ other, bits ^ others
+        if value:
+            reduced = sorted([*reduced, (value, bits)], reverse=True)
+        else:
+            kernel.append(bits)
+    codes = np.zeros(1, np.uint64)
+    for bits in kernel[: int(n - 1).bit_length()]:
+        codes = np.concatenate([codes, codes ^ np.uint64(bits)])
+    return codes[:n].astype(">u8").view(np.uint8).reshape(n, 8)
+
+
+def longest_run(taken: NDArray[np.bool_]) -> int:
+    free = np.flatnonzero(~np.concatenate([[False], taken, [False]]))
+    return int(np.diff(free).max()) - 1
+
+
+def longest_run_after_saving(table: BucketTable, path: Path) -> int:
+    table.optimize()
+    table.save(path)
+    taken = occupied(path.read_bytes())
+    assert taken.sum() == table.n_buckets
+    return longest_run(taken)
+
+
+def test_codes_crafted_against_a_known_seed_do_not_share_a_place(tmp_path: Path) -> None:
+    """A look-up reads the probe table from the code's place to the first free one."""
+    n = 200_000
+    codes = crafted_codes(n, hash_bits=21)
+    table = BucketTable(64)
+    table.add(np.arange(n), codes)
+    assert longest_run_after_saving(table, tmp_path / "t.mch") < 2000
+    # Against the seed of format 1, which everybody knows, they do.
+    old = BucketTable.load(FIXTURES / "table-1/table.snapshot")
+    old.add(np.arange(n), codes)
+    assert longest_run_after_saving(old, tmp_path / "t.mch") >= n
+
+
+def test_tables_have_different_seeds(tmp_path: Path) -> None:
+    seeds = set()
+    for _ in range(4):
+        table_of(64, ROWS).save(tmp_path / "t.mch")
+        seed = HEADER.unpack_from((tmp_path / "t.mch").read_bytes())[9]
+        BucketTable.load(tmp_path / "t.mch").save(tmp_path / "again.mch")
+        assert HEADER.unpack_from((tmp_path / "again.mch").read_bytes())[9] == seed
+        seeds.add(seed)
+    assert len(seeds) == 4
+
+
+SAVE_AND_WAIT = """
+import os, sys, threading, time
+import numpy as np
+from mchindex import BucketTable
+table = BucketTable(64)
+table.add(np.arange(300_000), np.random.default_rng(0).integers(0, 256, (300_000, 8), np.uint8))
+while True:
+    table.save(sys.argv[1])
+"""
+
+
+def left_behind(path: Path) -> list[str]:
+    return sorted(name for name in os.listdir(path.parent) if name.startswith(f"{path.name}.tmp."))
+
+
+def test_files_that_a_crashed_process_left_do_not_hinder_a_save(tmp_path: Path) -> None:
+    """A container that comes back after a crash may get the same process id."""
+    table, oracle, path = table_of(64, ROWS), oracle_of(64, ROWS), tmp_path / "t.mch"
+    stale = [f"t.mch.tmp.{os.getpid()}.{n}" for n in range(100)] + ["t.mch.tmp.a1b2c3d4"]
+    others = ["t.mch.tmp.original", "t.mch.tmp.20240131", "t.mch.tmp.1.bak", "s.mch.tmp.a1b2c3d4"]
+    others += [f"t.mch.tmp.{os.getpid()}.x", "t.mch.tmp.a1b2c3d4e5"]
+    for name in stale + others:
+        (tmp_path / name).write_bytes(b"half a table")
+    (tmp_path / "t.mch.tmp.z1z2z3z4").symlink_to("t.mch.tmp.original")
+    (tmp_path / "t.mch.tmp.z1z2z3z5").mkdir()
+    table.save(path)
+    assert_equals(BucketTable.load(path), oracle, ROWS)
+    kept = ["t.mch", *others, "t.mch.tmp.z1z2z3z4", "t.mch.tmp.z1z2z3z5"]
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)
+
+
+def test_a_killed_save_leaves_a_file_that_the_next_one_removes(tmp_path: Path) -> None:
+    path = tmp_path / "t.mch"
+    for _ in range(20):  # until the signal comes in the middle of a save
+        writer = start_script(SAVE_AND_WAIT, str(path), folder=tmp_path)
+        try:
+            while not left_behind(path):
+                assert writer.poll() is None
+        finally:
+            writer.kill()
+            writer.communicate()
+        if left_behind(path):
+            break
+    assert left_behind(path)
+    table_of(64, ROWS).save(path)
+    assert left_behind(path) == []
+
+
+def test_a_save_spares_the_file_that_another_process_is_writing(tmp_path: Path) -> None:
+    """Both save to the same path all the time, and neither fails."""
+    path = tmp_path / "t.mch"
+    table, oracle = table_of(64, ROWS), oracle_of(64, ROWS)
+    writer = start_script(SAVE_AND_WAIT, str(path), folder=tmp_path)
+    try:
+        while not path.exists():
+            assert writer.poll() is None
+        for _ in range(200):
+            table.save(path)
+        assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.communicate()
+    table.save(path)
+    assert_equals(BucketTable.load(path), oracle, ROWS)
+    assert os.listdir(tmp_path) == ["t.mch"]

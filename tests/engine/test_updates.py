@@ -1,6 +1,9 @@
 """Adding and removing: after any sequence of calls, the table equals a dictionary."""
 
+import itertools
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from helpers.forgery import counts
 from helpers.oracle import Oracle, assert_answer, assert_ranked
 from helpers.samples import STRATEGIES, Rows, clustered, near, oracle_of, table_of, uniform
+from helpers.threads import run
 from mchindex import BucketTable
 
 FEW_IDS = st.lists(st.integers(0, 30), max_size=8)
@@ -260,3 +265,67 @@ def test_the_table_keeps_its_own_copy() -> None:
     assert result.ids.tolist() == [[1], [2]]
     assert result.distances.tolist() == [[0], [0]]
     assert result.regions.tolist() == [[3], [4]]
+
+
+def test_removing_one_image_of_many_takes_little_memory() -> None:
+    """The bitmap of removed images has blocks; only those that hold a removed image take memory."""
+    n = 600_000
+    table = BucketTable(32)
+    table.add(np.arange(n), uniform(32, n, seed=8))
+    assert table.remove([7]) == 1
+    first = table.memory()["removed"]
+    assert 0 < first < n // 8 // 5  # a bit for each image would take n / 8 bytes
+    assert table.remove([8, 9]) == 2  # in the same block
+    assert table.memory()["removed"] == first
+    assert table.remove([7, n - 1]) == 1
+    assert first < table.memory()["removed"] <= 2 * first
+    assert [i in table for i in (6, 7, 8, 9, 10, n - 2, n - 1)] == [1, 0, 0, 0, 1, 1, 0]
+
+
+def save(table: BucketTable, path: Path) -> Path:
+    table.save(path)
+    return path
+
+
+def parts_in(path: Path) -> int:
+    return counts(path.read_bytes())[0]
+
+
+def test_a_merge_ends_although_adds_lower_regions_all_the_time(tmp_path: Path) -> None:
+    """Two large parts become one in the background, with the regions of the adds meanwhile."""
+    n, path = 200_000, tmp_path / "t.mch"
+    codes, table = uniform(64, 2 * n, seed=9), BucketTable(64)
+    regions = np.full(2 * n, 255)
+    removed = np.arange(0, 2 * n, 1000)
+    table.add(np.arange(n), codes[:n], regions[:n])
+    table.optimize()
+    merged = threading.Event()
+
+    def lower() -> None:
+        rng = np.random.default_rng(10)
+        table.add(np.arange(n, 2 * n), codes[n:], regions[n:])
+        for turn in itertools.count():
+            if merged.is_set() and turn >= len(removed):
+                return
+            some = rng.integers(0, 2 * n, 20)
+            some = np.unique(some[some % 1000 > 0])
+            regions[some] -= 1
+            table.add(some, codes[some], regions[some])
+            if turn < len(removed):
+                table.remove(removed[turn : turn + 1])
+
+    def wait() -> None:
+        """Until the parts are one, or for two minutes."""
+        deadline = time.monotonic() + 120
+        while len(table) < n + 1 or parts_in(save(table, path)) > 1:
+            if time.monotonic() > deadline:
+                break
+        merged.set()
+
+    run([lower, wait], [])
+    assert parts_in(path) == 1
+    ids = np.setdiff1d(np.arange(2 * n), removed)
+    found = table.search(codes[ids], 1, max_radius=0)
+    np.testing.assert_array_equal(found.ids[:, 0], ids)
+    np.testing.assert_array_equal(found.regions[:, 0], regions[ids])
+    assert len(table) == len(ids)

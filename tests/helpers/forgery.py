@@ -1,11 +1,13 @@
-"""Forges snapshots whose checksums are valid."""
+"""Forges snapshots (of format 2) whose checksums are valid, and looks into good ones."""
 
 import struct
 
 import numpy as np
+from numpy.typing import NDArray
 
-HEADER = struct.Struct("<8sIIQQQIIQ")
-PART, SECTION = struct.Struct("<6I"), struct.Struct("<QQQII")
+HEADER = struct.Struct("<8sIIQQQIIQQ64s")
+CHECKSUM = struct.calcsize("<8sIIQQQII")  # where it is in the header
+PART, SECTION = struct.Struct("<7I36s"), struct.Struct("<QQQII")
 PRIME, WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
@@ -24,18 +26,32 @@ def checksum(data: bytes, seed: int = 0) -> int:
     return total
 
 
+def counts(data: bytes | bytearray) -> tuple[int, int]:
+    """The number of parts and of sections."""
+    n_parts, n_sections = HEADER.unpack_from(data)[6:8]
+    return n_parts, n_sections
+
+
+def sealed(data: bytearray) -> bytes:
+    """The file with the right checksum of header and directory."""
+    n_parts, n_sections = counts(data)
+    end = (HEADER.size + n_parts * PART.size + n_sections * SECTION.size + 63) // 64 * 64
+    struct.pack_into("<Q", data, CHECKSUM, 0)
+    struct.pack_into("<Q", data, CHECKSUM, checksum(bytes(data[:end])))
+    return bytes(data)
+
+
 def forge(original: bytes, rng: np.random.Generator) -> bytes:
     """Changes a few bytes of a part's record or of a section, and updates the checksums."""
     data = bytearray(original)
-    *start, n_parts, n_sections, _ = HEADER.unpack_from(data)
-    sections = HEADER.size + n_parts * PART.size
+    n_parts, n_sections = counts(data)
     if rng.random() < 0.2:  # a number in a part's record
-        at = HEADER.size + 4 * int(rng.integers(n_parts * 6))
+        part, field = rng.integers(n_parts), rng.integers(6)
         value = int(rng.choice([0, 1, 5, 63, 2**16, 2**31, 2**32 - 1]))
-        struct.pack_into("<I", data, at, value)
+        struct.pack_into("<I", data, int(HEADER.size + PART.size * part + 4 * field), value)
     else:
-        record = sections + SECTION.size * int(rng.integers(n_sections))
-        offset, size, _, width, unused = SECTION.unpack_from(data, record)
+        record = HEADER.size + n_parts * PART.size + SECTION.size * int(rng.integers(n_sections))
+        offset, size, _, width, spare = SECTION.unpack_from(data, record)
         for _ in range(int(rng.integers(1, 4)) if size else 0):
             data[offset + int(rng.integers(size))] = int(rng.choice([0, 1, 127, 128, 255]))
         if rng.random() < 0.1:
@@ -43,8 +59,16 @@ def forge(original: bytes, rng: np.random.Generator) -> bytes:
         padded = (size + 64 + 63) // 64 * 64
         content, padding = data[offset : offset + size], data[offset + size : offset + padded]
         check = checksum(bytes(padding), checksum(bytes(content)))
-        SECTION.pack_into(data, record, offset, size, check, width, unused)
-    end = (sections + n_sections * SECTION.size + 63) // 64 * 64
-    HEADER.pack_into(data, 0, *start, n_parts, n_sections, 0)
-    HEADER.pack_into(data, 0, *start, n_parts, n_sections, checksum(bytes(data[:end])))
-    return bytes(data)
+        SECTION.pack_into(data, record, offset, size, check, width, spare)
+    return sealed(data)
+
+
+def occupied(data: bytes) -> NDArray[np.bool_]:
+    """Which places of the probe table are taken, in a snapshot of one part, codes up to 64 bits."""
+    n_parts, _ = counts(data)
+    assert n_parts == 1
+    before = 5  # sections: the codes, and four of the groups
+    record = HEADER.size + PART.size + before * SECTION.size
+    offset, size, *_ = SECTION.unpack_from(data, record)
+    bits = np.unpackbits(np.frombuffer(data, np.uint8, size, offset), bitorder="little")
+    return bits.astype(bool)

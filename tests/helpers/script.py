@@ -8,11 +8,20 @@ from pathlib import Path
 import mchindex
 
 
-def run_script(script: str, *arguments: str, folder: Path) -> None:
-    """Runs a script in a folder, which must not be that of the sources: Python would import the
+def start_script(script: str, *arguments: str, folder: Path) -> "subprocess.Popen[str]":
+    """Starts a script in a folder, which must not be that of the sources: Python would import the
     sources, which may not be compiled."""
     home = str(Path(mchindex.__file__).resolve().parents[1])
-    environment = os.environ | {"PYTHONPATH": home}
     command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    environment = os.environ | {"PYTHONPATH": home}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def run_script(script: str, *arguments: str, folder: Path) -> None:
+    """Runs a script to its end, which must be a good one."""
+    script_process = start_script(script, *arguments, folder=folder)
+    _, errors = script_process.communicate()
+    assert script_process.returncode == 0, errors
