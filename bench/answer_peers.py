@@ -178,6 +178,6 @@ def write_runs(
             np.save(place / f"{file}.npy", array)
         width = {"ours": 8 * images.codes.shape[1], "floats": queries.floats.shape[1],
                  "binary": queries.fine.shape[1]}[name]  # fmt: skip
-        run = Run(str(place), threads, limit, 0, False)
+        run = Run(str(place), threads, limit, 0)
         out |= {key: (kind, width, run) for key, kind in kinds.items()}
     return out

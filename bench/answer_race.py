@@ -86,9 +86,9 @@ def _bytes(build: Build) -> int:
 
 def _warm_up(worker: Worker, point: Point, queries: int, budget: float) -> Any:
     """The answers to all queries; finds how many of them fit the budget."""
-    found = worker.ask("ids", TOP, point.setting, 0, queries)
+    found = worker.ask("ids", TOP, point.setting, 0, queries, False)
     few = min(queries, 16)
-    seconds, _ = worker.ask("time", TOP, point.setting, 0, few)
+    seconds, _ = worker.ask("time", TOP, point.setting, 0, few, False)
     point.count = queries_within(budget, seconds, few, queries)
     return found
 
@@ -101,7 +101,8 @@ def _measure(
         start = repeat * queries // args.repeats
         for index in rng.permutation(len(points)):
             point = points[index]
-            wall, busy = workers[point.key].ask("time", TOP, point.setting, start, point.count)
+            ask = workers[point.key].ask
+            wall, busy = ask("time", TOP, point.setting, start, point.count, False)
             point.seconds.append(wall)
             point.busy.append(busy)
             progress(f"repeat {repeat + 1}/{args.repeats}: {point}: {point.rates[-1]:,.0f} QPS")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from file_codes import PREFIX, ImageCodes, read_codes
+from kinds import KINDS
+from kinds import Codes as Codes
+
 if TYPE_CHECKING:
     from mchindex import BucketTable
 
-Codes = NDArray[np.uint8]  # (n, bits // 8), as np.packbits makes them
 Ids = NDArray[np.int64]
 
-FLIP = 0.03  # "clustered": the probability that a bit differs from its centre
-PER_CENTRE = 200  # "clustered": mean codes per centre
 MOST_CODES = 6  # an image has 1 to 6 codes
 RESULTS = Path(__file__).parent / "results"
 
@@ -41,11 +42,30 @@ class Cell:
 
     n: int = 1_000_000  # codes
     bits: int = 64
-    data: str = "clustered"  # or "uniform"
+    data: str = "clustered"  # or another of KINDS, or codes:FILE
     codes_per_image: float = 1.0  # mean; if above 1, each image has 1 to MOST_CODES codes
+
+    @classmethod
+    def of_file(cls, path: Path) -> Cell:
+        """The cell of a file of codes. ValueError if it cannot be used, OSError if not read."""
+        found = read_codes(path)
+        mean = len(found.codes) / len(found.sizes)
+        return cls(len(found.codes), found.bits, f"{PREFIX}{path}", mean)
+
+    @property
+    def file(self) -> Path | None:
+        """The file that holds the codes; None if they are drawn."""
+        return Path(self.data.removeprefix(PREFIX)) if self.data.startswith(PREFIX) else None
+
+    @property
+    def kind(self) -> str:
+        """What the codes are, without the folder of a file."""
+        return self.file.stem if self.file else self.data
 
     @property
     def name(self) -> str:
+        if self.file:
+            return self.kind
         size = f"{self.n // 1_000_000}M" if self.n % 1_000_000 == 0 else f"{self.n / 1000:g}k"
         many = f"-{self.codes_per_image:g}codes" if self.codes_per_image > 1 else ""
         return f"{self.data}-{self.bits}bit-{size}{many}"
@@ -54,22 +74,25 @@ class Cell:
     def images(self) -> int:
         return round(self.n / self.codes_per_image)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a record says about the cell."""
+        data = f"{PREFIX}{self.kind}" if self.file else self.data
+        return {"cell": self.name, "images": self.images} | asdict(self) | {"data": data}
+
+
+def draw(cell: Cell, queries: int, seed: int) -> ImageCodes:
+    """The cell's codes, their images, and queries; a file may hold fewer queries."""
+    if cell.file:
+        found = read_codes(cell.file)
+        return replace(found, queries=found.queries[:queries])
+    codes, asked = draw_codes(cell, queries, seed)
+    return ImageCodes(codes, draw_images(cell, seed), asked)
+
 
 def draw_codes(cell: Cell, queries: int, seed: int) -> tuple[Codes, Codes]:
-    """The cell's codes, and queries drawn the same way but not stored."""
-    rng = np.random.default_rng(seed)
-    total, width = cell.n + queries, cell.bits // 8
-    if cell.data == "uniform":
-        out = rng.integers(0, 256, (total, width), dtype=np.uint8)
-    else:
-        centres = rng.integers(0, 256, (max(1, cell.n // PER_CENTRE), width), dtype=np.uint8)
-        weights = 1.0 / np.arange(1, len(centres) + 1)
-        out = centres[rng.choice(len(centres), total, p=weights / weights.sum())]
-        for start in range(0, total, 100_000):  # in pieces: one float per bit takes much memory
-            part = out[start : start + 100_000]
-            flips = rng.random((len(part), cell.bits), dtype=np.float32) < FLIP
-            part ^= np.packbits(flips, axis=1)
-    return out[: cell.n], out[cell.n :]
+    """The cell's codes, and queries that are not stored."""
+    return KINDS[cell.data](np.random.default_rng(seed), cell.n, queries, cell.bits)
 
 
 def draw_images(cell: Cell, seed: int) -> Ids:
@@ -200,11 +223,23 @@ def _mean_codes(text: str) -> float:
     return mean
 
 
-def add_code_options(parser: argparse.ArgumentParser) -> None:
-    """The options that describe the codes, all but their number."""
+def _kind(text: str) -> str:
+    if text in KINDS or (text.startswith(PREFIX) and Path(text.removeprefix(PREFIX)).is_file()):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text} is neither {PREFIX} and a file that exists nor one of {', '.join(KINDS)}"
+    )
+
+
+def add_code_options(parser: argparse.ArgumentParser, files: bool = False) -> None:
+    """The options that describe the codes, all but their number; `files`: codes:FILE too."""
     add = parser.add_argument
     add("--bits", type=_width, default=64, help="code width, a multiple of 8 (%(default)s)")
-    add("--data", choices=("clustered", "uniform"), default="clustered", help="%(default)s")
+    if files:
+        known = f"{', '.join(KINDS)}, or {PREFIX}FILE as codes.py writes it"
+        add("--data", type=_kind, default="clustered", help=f"{known} (%(default)s)")
+    else:
+        add("--data", choices=KINDS, default="clustered", help="%(default)s")
     add(
         "--codes-per-image", type=_mean_codes, default=1.0, metavar="MEAN",
         help=f"if above 1, each image has 1 to {MOST_CODES} codes (%(default)s)",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,22 +20,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from common import MOST_CODES, Codes, Ids, rss, seconds
+from common import Codes, Ids, rss, seconds
 
 if TYPE_CHECKING:
     from mchindex import BucketTable
+
+Regions = NDArray[np.int16]
+
+BACKGROUND = ("merging", "indexing")  # what `BucketTable.stats` says runs in the background
+IDLE = 0.2  # seconds without work after which a process counts as idle
 
 
 @dataclass(frozen=True)
 class Run:
     """What a contender needs to know about the run."""
 
-    folder: str  # holds codes.npy, images.npy, queries.npy
-    threads: int
-    build_limit: float  # seconds
-    lists: int  # number of lists of the inverted file
-    several: bool  # whether images have several codes
+    folder: str  # holds codes.npy, images.npy, queries.npy and perhaps regions.npy
+    threads: int = 1
+    build_limit: float = 900.0  # seconds
+    lists: int = 1024  # number of lists of the inverted file
+    most_codes: int = 1  # that an image has
+    site: str = ""  # folder that holds the package mchindex of an earlier commit
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ class Contender(ABC):
     ours: ClassVar[bool] = False
     module: ClassVar[str]  # imported before the build, which neither times nor weighs it
     data: tuple[Codes, Ids]
+    regions: Regions | None = None  # of the codes; peers do not store them
 
     def __init__(self, bits: int, run: Run) -> None:
         self.bits, self.run = bits, run
@@ -86,13 +95,30 @@ class Contender(ABC):
     def search(self, queries: Codes, k: int, setting: int) -> Ids:
         """(q, k): the ids of K distinct images per query, nearest first; -1 where missing."""
 
+    def search_each(self, queries: Codes, k: int, setting: int) -> list[Ids]:
+        """The same with one query per call; one array per query."""
+        return [self.search(queries[i : i + 1], k, setting) for i in range(len(queries))]
+
     def after_build(self) -> None:
         """Further preparation, timed separately from the build."""
+        return
+
+    def settle(self) -> None:
+        """Waits until the index does no work in the background."""
         return
 
     def bytes_counted(self) -> int | None:
         """The bytes that the index says it takes, or None if it does not say."""
         return None
+
+
+def wait_until_idle() -> None:
+    """Waits until this process hardly uses the processor while it sleeps."""
+    used = IDLE
+    while used >= 0.1 * IDLE:
+        start = time.process_time()
+        time.sleep(IDLE)
+        used = time.process_time() - start
 
 
 class Ours(Contender):
@@ -102,10 +128,18 @@ class Ours(Contender):
 
     def build(self, images: Ids, codes: Codes) -> None:
         self.table = self.library.BucketTable(bits=self.bits)
-        self.table.add(images, codes)
+        self.table.add(images, codes, self.regions)
 
     def after_build(self) -> None:
-        self.table.optimize(substring=self.strategy in ("auto", "substring"))
+        self.table.optimize(substring=self.strategy == "substring")
+
+    def settle(self) -> None:
+        stats = getattr(self.table, "stats", None)
+        if stats is None:  # an earlier commit, which does not say what it does
+            wait_until_idle()
+            return
+        while any(stats().get(work) for work in BACKGROUND):
+            time.sleep(0.01)
 
     def bytes_counted(self) -> int:
         memory = self.table.memory()
@@ -118,20 +152,22 @@ class Ours(Contender):
 
 
 class OursAuto(Ours):
-    """`auto`; setting 0 asks all queries in one call, setting 1 one query per call."""
-
     title = "ours auto"
-    settings = (0, 1)
 
-    @classmethod
-    def label(cls, setting: int) -> str:
-        return f"{cls.title}, one query per call" if setting else cls.title
 
-    def search(self, queries: Codes, k: int, setting: int) -> Ids:
-        if not setting:
-            return super().search(queries, k, 0)
-        one = super().search
-        return np.concatenate([one(queries[i : i + 1], k, 0) for i in range(len(queries))])
+class OursBefore(Ours):
+    """`auto` of an earlier commit, whose package is in `run.site`."""
+
+    title = "ours before"
+
+    def __init__(self, bits: int, run: Run) -> None:
+        sys.path.insert(0, run.site)
+        try:
+            super().__init__(bits, run)
+        finally:
+            sys.path.remove(run.site)
+        if Path(run.site) not in Path(str(self.library.__file__)).parents:
+            raise ImportError(f"mchindex was imported from {self.library.__file__} before")
 
 
 class OursProbe(Ours):
@@ -149,8 +185,8 @@ class OursScan(Ours):
 class Peer(Contender):
     """A library that returns rows, one per code.
 
-    If images have several codes, its user fetches MOST_CODES * K rows, which belong to K images
-    or more, maps them to images and drops the repeats; that is timed as part of the search.
+    If images have up to c codes, its user fetches c * K rows, which belong to K images or more,
+    maps them to images and drops the repeats; that is timed as part of the search.
     """
 
     def build(self, images: Ids, codes: Codes) -> None:
@@ -158,9 +194,9 @@ class Peer(Contender):
         self.fill(codes)
 
     def search(self, queries: Codes, k: int, setting: int) -> Ids:
-        if not self.run.several:
+        if self.run.most_codes == 1:
             return self.rows(queries, k, setting)
-        rows = self.rows(queries, min(k * MOST_CODES, len(self.images)), setting)
+        rows = self.rows(queries, min(k * self.run.most_codes, len(self.images)), setting)
         return nearest_images(rows, self.images, k)
 
     @abstractmethod
@@ -340,6 +376,7 @@ class UsearchHnsw(Peer):
         return keys
 
 
+BEFORE: dict[str, type[Contender]] = {"before": OursBefore}
 OURS: dict[str, type[Contender]] = {
     "auto": OursAuto,
     "probe": OursProbe,
@@ -362,13 +399,17 @@ def _memory(contender: Contender, before: int) -> Memory:
     return Memory(rss() - before, contender.bytes_counted())
 
 
-def _build(contender: Contender, folder: Path) -> Build:
+def build(contender: Contender, folder: Path) -> Build:
+    """Builds a contender from the arrays in a folder."""
     codes, images = np.load(folder / "codes.npy"), np.load(folder / "images.npy")
     contender.data = codes, images  # kept alive: memory before and after must both include them
+    regions = folder / "regions.npy"
+    contender.regions = np.load(regions) if contender.ours and regions.exists() else None
     before = rss()
     build_s = seconds(lambda: contender.build(images, codes))
     built = _memory(contender, before)
     optimize_s = seconds(contender.after_build)
+    contender.settle()
     if not contender.ours:
         return Build(build_s, before, built, None, built)
     return Build(build_s, before, built, optimize_s, _memory(contender, before))
@@ -377,8 +418,9 @@ def _build(contender: Contender, folder: Path) -> Build:
 def _serve(pipe: Connection, kind: type[Contender], bits: int, run: Run) -> None:
     """The worker's process: answers messages until it receives None.
 
-    ("build",) -> Build; ("memory", bytes before) -> Memory; ("ids", k, setting, start, count) ->
-    ids; ("time", k, setting, start, count) -> seconds by the clock and of the processor.
+    ("build",) -> Build; ("memory", bytes before) -> Memory; ("settle",) -> None;
+    ("ids", k, setting, start, count, single) -> ids;
+    ("time", k, setting, start, count, single) -> seconds by the clock and of the processor.
     """
     folder = Path(run.folder)
     queries = np.load(folder / "queries.npy")
@@ -390,16 +432,22 @@ def _serve(pipe: Connection, kind: type[Contender], bits: int, run: Run) -> None
             answer: Any
             contender = contender or kind(bits, run)
             if what == "build":
-                answer = _build(contender, folder)
+                answer = build(contender, folder)
             elif what == "memory":
                 answer = _memory(contender, *args)
+            elif what == "settle":
+                contender.settle()
+                answer = None
             else:
-                k, setting, at, count = args
+                k, setting, at, count, single = args
                 batch = queries[at : at + count]
+                search = contender.search_each if single else contender.search
                 start, busy = time.perf_counter(), time.process_time()
-                ids = contender.search(batch, k, setting)
+                found = search(batch, k, setting)
                 wall, busy = time.perf_counter() - start, time.process_time() - busy
-                answer = (wall, busy) if what == "time" else ids
+                answer = (wall, busy)
+                if what == "ids":
+                    answer = np.concatenate(found) if single else found
             pipe.send((answer, None))
         except Exception as error:
             text = str(error) if isinstance(error, BuildLimitError) else repr(error)

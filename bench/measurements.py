@@ -23,7 +23,13 @@ class BuildFigures(TypedDict, total=False):
     bytes_a_code: dict[str, BytesPerCode]  # once "built", "optimized" and "searched"
 
 
-class _Named(BuildFigures):
+class Compared(TypedDict, total=False):
+    """Absent from the rows of a run without --against."""
+
+    to_before: float | None  # qps divided by that of the earlier commit, same K and batch
+
+
+class _Named(BuildFigures, Compared):
     contender: str
     label: str
     title: str
@@ -43,7 +49,7 @@ class Row(_Named):
     qps: float | None  # queries per second, median of the repeats
     cpu_qps: float | None  # the same by processor time
     cpu_share: float | None  # processor time divided by time
-    to_flat: float | None  # qps divided by that of faiss Flat at the same K
+    to_flat: float | None  # qps divided by that of faiss Flat, same K and batch
     recall: float | None
 
 
@@ -65,6 +71,7 @@ class Point:
     kind: type[Contender]
     setting: int
     k: int
+    single: bool = False  # one query per call
     count: int = 0  # queries per measurement
     recall: float | None = None
     seconds: list[float] = field(default_factory=list)  # by the clock, one per repeat
@@ -72,7 +79,12 @@ class Point:
     note: str = ""  # why the point is left out
 
     def __str__(self) -> str:
-        return f"{self.kind.label(self.setting)}, K={self.k}"
+        return f"{self.label}, K={self.k}"
+
+    @property
+    def label(self) -> str:
+        one = ", one query per call" if self.single else ""
+        return self.kind.label(self.setting) + one
 
     @property
     def rates(self) -> list[float]:
@@ -88,34 +100,40 @@ def queries_within(budget: float, seconds: float, count: int, most: int) -> int:
 def to_rows(points: Sequence[Point], builds: Mapping[str, Build], codes: int) -> list[Row]:
     """One row per point. `codes` is the number of codes that were built.
 
-    faiss Flat must have been measured at every K.
+    faiss Flat must have been measured at every K and in every batch that others were.
     """
-    flat = {p.k: median(p.rates) for p in points if p.key == "flat"}
-    return [_row(p, flat[p.k], builds.get(p.key), codes) for p in points]
+    base = [p for p in points if p.key in ("flat", "before") and p.rates and not p.note]
+    rates = {(p.key, p.k, p.single): median(p.rates) for p in base}
+    return [_row(p, rates, builds.get(p.key), codes) for p in points]
 
 
-def _row(point: Point, flat: float, build: Build | None, codes: int) -> Row:
-    rates = point.rates
-    qps = median(rates) if rates and not point.note else None
+def _row(
+    point: Point, rates: Mapping[tuple[str, int, bool], float], build: Build | None, codes: int
+) -> Row:
+    place = point.k, point.single
+    qps = median(point.rates) if point.rates and not point.note else None
     figures: BuildFigures = build_figures(build, codes) if build else {}
+    before = rates.get(("before", *place))
+    compared: Compared = {"to_before": qps / before} if qps and before else {}
     return {
         "contender": point.key,
-        "label": point.kind.label(point.setting),
+        "label": point.label,
         "title": point.kind.title,
         "knob": point.kind.knob,
         "setting": point.setting,
         "ours": point.kind.ours,
-        "batch": "single" if point.key == "auto" and point.setting else "whole",
+        "batch": "single" if point.single else "whole",
         "k": point.k,
         "queries": point.count,
         "qps": qps,
-        "qps_all": [round(x, 1) for x in rates],
-        "cpu_qps": median(point.count / b for b in point.busy) if rates else None,
-        "cpu_share": sum(point.busy) / sum(point.seconds) if rates else None,
-        "to_flat": None if qps is None else qps / flat,
+        "qps_all": [round(x, 1) for x in point.rates],
+        "cpu_qps": median(point.count / b for b in point.busy) if point.busy else None,
+        "cpu_share": sum(point.busy) / sum(point.seconds) if point.busy else None,
+        "to_flat": None if qps is None else qps / rates["flat", *place],
         "recall": point.recall,
         "note": point.note,
         **figures,
+        **compared,
     }
 
 

@@ -18,7 +18,7 @@ TICKS = (0.0, 0.5, 0.9, 0.98, 0.999, 1.0)
 EXACT = 4.0  # a recall of 0.9999 or more is drawn here
 PANEL, LEGEND = 4.6, 2.2  # inches
 OURS = "#c1121f"
-OUR_MARKS = {"auto": "*", "probe": "o", "substring": "s", "scan": "D"}
+OUR_MARKS = {"auto": "*", "probe": "o", "substring": "s", "scan": "D", "before": "p"}
 MARKS = "Xov^sDP<>"
 
 
@@ -97,7 +97,8 @@ def draw(content: dict[str, Any], path: Path) -> None:
     ]  # fmt: skip
     figure.legend(handles=handles, loc="center right", fontsize=9, frameon=False)
     figure.suptitle(
-        f"{s['n']:,} {s['data']} codes of {s['bits']} bits, {s['images']:,} images, "
+        f"{s['n']:,} {s['data'].removeprefix('codes:')} codes of {s['bits']} bits, "
+        f"{s['images']:,} images, "
         f"{s['threads']} thread{'s' if s['threads'] > 1 else ''}"
     )
     figure.tight_layout(rect=(0, 0, 1 - LEGEND / width, 1))

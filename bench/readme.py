@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from answer_blocks import (
@@ -23,11 +24,12 @@ from answer_blocks import (
     regions_block,
     words_block,
 )
+from billion_block import billion_block
 from common import RESULTS, Cell
 from measurements import Row
 from paper.records import Record, from_json
 from paper.report import render
-from verdicts import RATIOS, ks, measured, winner
+from verdicts import AUTO, RATIOS, is_auto, ks, measured, winner
 
 ROOT = Path(__file__).parents[1]
 README, FOLDER = ROOT / "README.md", ROOT / "docs"
@@ -42,10 +44,23 @@ NAMES = {
     Cell(codes_per_image=1.6): "clustered, 64 bits, 1.6 codes per image",
 }
 PICTURE = Cell()
+WIDTH = 95  # of the README's lines
 
 
-def load(cell: Cell) -> dict[str, Any] | None:
-    path = RESULTS / f"{cell.name}-1t.json"
+# Records of real codes, by the names of their files, which codes.py writes.
+REAL = {
+    "semantic-64": "COCO photographs, semantic, 64 bits",
+    "semantic-64-million": "windows of COCO photographs, semantic, 64 bits",
+    "fine-256": "COCO photographs, fine, 256 bits",
+    "fine-256-million": "windows of COCO photographs, fine, 256 bits",
+}
+# Left out of the README as soon as there are real codes.
+SYNTHETIC_ONLY = (Cell(bits=32), Cell(bits=128), Cell(codes_per_image=1.6))
+
+
+def load(name: str) -> dict[str, Any] | None:
+    """A record of bench/results, if it is there."""
+    path = RESULTS / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
@@ -67,33 +82,90 @@ def paper_block(template: str) -> str:
     return render(template, from_json(Record, json.loads(REPORT.read_text("utf-8"))))
 
 
+def cells() -> dict[str, dict[str, Any]]:
+    """What the table shows, by the words of its first column."""
+    real = {
+        f"{words}, {s['codes_per_image']:.1f} codes for each of {s['images']:,} images": data
+        for name, words in REAL.items()
+        if (data := load(f"{name}-1t")) and (s := data["settings"])
+    }
+    drawn = [cell for cell in RATIOS if not real or cell not in SYNTHETIC_ONLY]
+    return real | {NAMES[cell]: data for cell in drawn if (data := load(f"{cell.name}-1t"))}
+
+
+def size_of(row: Row) -> float:
+    """Bytes per code, with all that was built while searching."""
+    memory = row["bytes_a_code"]
+    counted = memory.get("searched", memory["optimized"])["counted"]
+    assert counted is not None, "our table counts its bytes"
+    return counted
+
+
+def gate_text(data: dict[str, Any]) -> str:
+    """What the gate showed."""
+    rows = data["rows"]
+    widths, steps = ([row[key] for row in rows] for key in ("bits", "k"))
+    least = min(row["to_flat"] for row in rows if row["to_flat"])
+    return (
+        "`python bench/search.py --gate` looks for codes on which ours is slow: "
+        f"{len({row['data'] for row in rows})} kinds of codes, {min(widths)} to {max(widths)} "
+        f"bits, K = {min(steps)} to {max(steps)}, all queries in one call and one query per call. "
+        f"In {len(rows) - data['failed']} of {len(rows)} cells, `auto` is at least as fast as "
+        f"`IndexBinaryFlat` and takes at most {AUTO} times as long as the best forced strategy. "
+        f"The least ratio to Flat is {least:.2g}."
+    )
+
+
+def calls_text(data: dict[str, Any]) -> str:
+    row = data["rows"][0]
+    return (
+        f"On a table of {data['settings']['n']} codes of {row['bits']} bits, a call with one query "
+        f"takes {row['ours_us']:.1f} µs, and FAISS's takes {row['faiss_us']:.1f} µs "
+        "(`python bench/calls.py`)."
+    )
+
+
+def building_text(data: dict[str, Any]) -> str:
+    rows = data["rows"]
+    speeds = [f"{r['codes_per_s'] / 1e6:.1f} for {r['n'] / 1e6:g} million codes" for r in rows]
+    peak = max(row["peak_bytes_per_code"] for row in rows)
+    return (
+        f"Millions of codes added per second with {rows[0]['cores']} cores: "
+        f"{', '.join(speeds)}. The peak is at most {peak:.0f} bytes per code beside the caller's "
+        "arrays (`python bench/building.py`)."
+    )
+
+
 def search_block() -> str:
-    found = {cell: data for cell in RATIOS if (data := load(cell))}
+    found = cells()
     if not found:
         sys.exit(f"no results in {RESULTS}: run bench/search.py --suite")
     machine = next(iter(found.values()))["machine"]
     lines = [
         "Queries per second as a multiple of FAISS's `IndexBinaryFlat`. In brackets: as a multiple",
         "of the fastest peer with a recall of at least 0.98, if that is not Flat. Ours is exact.",
-        f"One thread each, a million codes, {machine['cpu']},",
-        f"faiss-cpu {machine['faiss-cpu']}, usearch {machine['usearch']}:",
+        "One thread each, a million codes unless a row says otherwise,",
+        f"{machine['cpu']}, faiss-cpu {machine['faiss-cpu']}, usearch {machine['usearch']}:",
         "",
         "| codes | K = 10 | K = 100 | K = 1000 | bytes per code | codes added per second |",
         "|---|---|---|---|---|---|",
     ]
-    for cell, data in found.items():
+    for words, data in found.items():
         rows = data["rows"]
-        auto = next(r for r in rows if r["contender"] == "auto")
-        size = auto["bytes_a_code"]["built"]["counted"]
+        auto = next(r for r in rows if is_auto(r))
         ratios = " | ".join(ratio(rows, k) for k in ks(rows))
         rate = f"{auto['build_codes_per_s'] / 1e6:.1f} million"
-        lines.append(f"| {NAMES[cell]} | {ratios} | {size:.0f} | {rate} |")
+        lines.append(f"| {words} | {ratios} | {size_of(auto):.0f} | {rate} |")
+    for name, text in (("gate", gate_text), ("calls", calls_text), ("building", building_text)):
+        if record := load(name):
+            lines += ["", *wrap(text(record), WIDTH, break_on_hyphens=False)]
     lines += [
         "",
         f"![queries per second against recall](bench/results/{PICTURE.name}-1t.png)",
         "",
-        "`make bench` measures this again. [bench/README.md](bench/README.md) explains how to read",
-        "it, and what is fair about it.",
+        "`python bench/search.py --all --codes FOLDER` measures this again; `bench/codes.py`",
+        "writes codes of real images to the folder. [bench/README.md](bench/README.md) explains",
+        "how to read it, and what is fair about it.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -111,6 +183,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
         "recipes": recipes_block,
     },
     FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},
+    FOLDER / "billion.md": {"billion": billion_block},
     FOLDER / "duplicates.md": {"duplicates": duplicates_block},
     FOLDER / "words.md": {"words": words_block},
 }

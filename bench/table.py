@@ -23,15 +23,15 @@ def table(content: dict[str, Any]) -> str:
     lines = [
         f"\n{s['cell']}: {s['n']:,} codes of {s['images']:,} images, {s['threads']} thread(s), "
         f"median of {s['repeats']}, {content['machine']['cpu']}",
-        f"{'':30}" + "".join(f"|{f'K = {k}':^29}" for k in steps) + "| bytes per code |    build",
-        f"{'':30}"
+        f"{'':32}" + "".join(f"|{f'K = {k}':^29}" for k in steps) + "| bytes per code |    build",
+        f"{'':32}"
         + "".join(f"|{'QPS':>11} {'x Flat':>8} {'recall':>7} " for _ in steps)
         + "|  own |  process | codes/s",
     ]
     notes = []
     for label in dict.fromkeys(r["label"] for r in rows):
         mine = {r["k"]: r for r in rows if r["label"] == label}
-        line = f"{label:30}"
+        line = f"{label:32}"
         for k in steps:
             r = mine[k]
             star = "*" if r is best[k] else " "
@@ -51,9 +51,16 @@ def table(content: dict[str, Any]) -> str:
     if auto:
         built = auto["bytes_a_code"]["built"]
         lines.append(
-            f"ours auto: optimize(substring=True) took {auto['optimize_s']:.2f} s; before it, "
+            f"ours auto: optimize() took {auto['optimize_s']:.2f} s; before it, "
             f"{number(built['counted'])} bytes per code (process {number(built['rss'])})"
         )
+    if s.get("against"):
+        lines.append(f"ours before: auto at commit {s['against'][:12]}")
+        lines += [
+            f"K={r['k']}: {r['to_before']:.2f} times the queries per second of ours before"
+            for r in rows
+            if is_auto(r) and r.get("to_before")
+        ]
     lines += notes
     lines += [f"doubt: {text}" for text in content["doubts"]]
     return "\n".join(lines)

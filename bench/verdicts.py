@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypedDict, TypeGuard
 
 from common import Cell
 from measurements import Row, TimedRow
 
+FORCED = ("probe", "substring", "scan")
 GOOD = 0.98  # the recall at which a contender counts as answering the same question
 
 # {K: at least this many times the QPS of IndexBinaryFlat, with one thread}
@@ -21,6 +22,15 @@ RATIOS = {
     Cell(bits=128): {10: 30, 100: 8, 1000: 4},
     Cell(bits=256): {10: 15, 100: 5, 1000: 3},
 }
+# {K: at least this many times the QPS of the earlier commit that --against names}
+BEFORE = {
+    Cell(): {10: 1.3},
+    Cell(bits=128): {10: 1.5},
+    Cell(bits=256): {10: 1.8},
+    Cell(data="uniform"): {10: 1.4, 100: 1.4, 1000: 1.4},
+}
+KEPT = 0.95  # the same in every other cell
+PEER = {Cell(bits=256): 1.8}  # at least this many times the QPS of the best peer; elsewhere 1
 AUTO = 1.25  # `auto` takes at most this many times as long as the best forced strategy
 BUILD = 3e6  # codes added per second at 64 bits, at least
 BYTES, BYTES_SUBSTRING = 24, 64  # per code at 64 bits, at most: without and with the index
@@ -98,10 +108,14 @@ def targets(cell: Cell, threads: int, rows: list[Row]) -> list[Target]:
             out.append(check(f"K={k} QPS ÷ IndexBinaryFlat", auto["to_flat"], bound, True))
         if best := fastest(r for r in here if r["recall"] >= GOOD and not r["ours"]):
             times = auto["qps"] / best["qps"]
-            out.append(check(f"K={k} QPS ÷ best peer ({best['label']})", times, 1.0, True))
-        if best := fastest(r for r in here if r["ours"] and not is_auto(r)):
+            least = PEER.get(cell, 1.0)
+            out.append(check(f"K={k} QPS ÷ best peer ({best['label']})", times, least, True))
+        if best := fastest(r for r in here if r["ours"] and r["contender"] in FORCED):
             times = best["qps"] / auto["qps"]
             out.append(check(f"K={k} time of auto ÷ {best['label']}", times, AUTO, False))
+        if gain := auto.get("to_before"):
+            least = BEFORE.get(cell, {}).get(k, KEPT) if threads == 1 else KEPT
+            out.append(check(f"K={k} QPS ÷ the earlier commit", gain, least, True))
     return out + (build_targets(rows) if cell.bits == 64 and cell.n >= 1_000_000 else [])
 
 
@@ -111,7 +125,7 @@ def build_targets(rows: Iterable[Row]) -> list[Target]:
     builds = {r["contender"]: r for r in rows if r["ours"] and "bytes_a_code" in r}
     if auto := builds.get("auto"):
         out.append(check("build, codes/s", auto["build_codes_per_s"], BUILD, True))
-    for key, bound, which in (("scan", BYTES, "without"), ("auto", BYTES_SUBSTRING, "with")):
+    for key, bound, which in (("scan", BYTES, "without"), ("substring", BYTES_SUBSTRING, "with")):
         if key in builds:
             memory = builds[key]["bytes_a_code"]
             counted = max(m["counted"] for m in memory.values() if m["counted"] is not None)
@@ -125,15 +139,9 @@ def build_targets(rows: Iterable[Row]) -> list[Target]:
 def doubts(rows: Iterable[Row], threads: int) -> list[str]:
     """Signs that other work on the machine disturbed the run, one sentence each."""
     timed = [r for r in rows if is_timed(r)]
-    out = _faster_at_larger_k({r["k"]: r["qps"] for r in timed if r["contender"] == "flat"})
-    spread = {f"{r['label']}, K={r['k']}": max(r["qps_all"]) / min(r["qps_all"]) for r in timed}
-    wide = [name for name, x in spread.items() if x > SPREAD]
-    if wide:
-        worst = max(wide, key=spread.__getitem__)
-        out.append(
-            f"the repeats of {len(wide)} of {len(timed)} measurements differ by more than a "
-            f"factor of {SPREAD}, at worst {spread[worst]:.1f} ({worst})"
-        )
+    flat = [r for r in timed if r["contender"] == "flat" and r["batch"] == "whole"]
+    out = _faster_at_larger_k({r["k"]: r["qps"] for r in flat})
+    out += doubted_spread({f"{r['label']}, K={r['k']}": r["qps_all"] for r in timed})
     # Not every contender keeps several threads busy, but Flat does.
     steady = timed if threads == 1 else [r for r in timed if r["contender"] == "flat"]
     waited = [r for r in steady if r["cpu_share"] < STEADY * threads]
@@ -144,6 +152,19 @@ def doubts(rows: Iterable[Row], threads: int) -> list[str]:
             f"{STEADY:.0%} of their time (at worst {share:.0%}): something else was running"
         )
     return out
+
+
+def doubted_spread(repeats: Mapping[str, Sequence[float]]) -> list[str]:
+    """A sentence about the measurements whose repeats differ too much, if there are any."""
+    spread = {name: max(all_) / min(all_) for name, all_ in repeats.items()}
+    wide = [name for name, x in spread.items() if x > SPREAD]
+    if not wide:
+        return []
+    worst = max(wide, key=spread.__getitem__)
+    return [
+        f"the repeats of {len(wide)} of {len(repeats)} measurements differ by more than a "
+        f"factor of {SPREAD}, at worst {spread[worst]:.1f} ({worst})"
+    ]
 
 
 def _faster_at_larger_k(qps: Mapping[int, float]) -> list[str]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
+import time
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +16,17 @@ from hypothesis import strategies as st
 
 from common import Cell, Codes, Ids, draw_codes, draw_images
 from contenders import (
+    BEFORE,
     OURS,
     PEERS,
     BuildLimitError,
     FailedError,
+    Ours,
+    OursAuto,
     Peer,
     Run,
     Worker,
+    build,
     drop_repeats,
     exceeds,
     nearest_images,
@@ -64,7 +72,7 @@ def test_rows_become_the_images_they_belong_to(data: st.DataObject) -> None:
 
 def test_a_peer_finds_k_images_even_if_each_has_six_equal_codes() -> None:
     codes = np.repeat(np.packbits(np.tri(40, 64, dtype=np.uint8), axis=1), 6, axis=0)
-    flat = PEERS["flat"](64, Run("", 1, 100.0, 1, True))
+    flat = PEERS["flat"](64, Run("", most_codes=6))
     flat.build(np.repeat(np.arange(40), 6), codes)
     query = np.zeros((1, 8), dtype=np.uint8)  # image i is at distance i + 1
     assert flat.search(query, 7, 0).tolist() == [[0, 1, 2, 3, 4, 5, 6]]
@@ -99,11 +107,11 @@ class Slow(Peer):
 def test_a_graph_gets_every_code_once_or_is_given_up() -> None:
     codes = np.arange(5500 * 8, dtype=np.uint32).astype(np.uint8).reshape(5500, 8)
     images = np.arange(5500)
-    patient = Slow(64, Run("", 1, 1e6, 1, False))
+    patient = Slow(64, Run("", build_limit=1e6))
     patient.build(images, codes)
     assert patient.starts == list(range(0, 5500, 1000))
     np.testing.assert_array_equal(np.concatenate(patient.parts), codes)
-    hasty = Slow(64, Run("", 1, 1e-9, 1, False))
+    hasty = Slow(64, Run("", build_limit=1e-9))
     with pytest.raises(BuildLimitError, match="18% took"):
         hasty.build(images, codes)
     assert len(hasty.parts) == 1
@@ -123,8 +131,8 @@ def test_every_contender_returns_distinct_images_and_exact_ones_the_nearest(
     codes, images, queries = data
     kind = ALL[key]
     pytest.importorskip(kind.module)
-    several = len(codes) > images[-1] + 1
-    contender = kind(64, Run("", 1, 100.0, 16, several))
+    most = int(np.bincount(images).max())
+    contender = kind(64, Run("", lists=16, most_codes=most))
     contender.build(images, codes)
     contender.after_build()
     nearest = []
@@ -145,9 +153,9 @@ def test_every_contender_returns_distinct_images_and_exact_ones_the_nearest(
             assert row == known + [-1] * (K - len(known))
         recall = judge.recall(ids, K)
         assert recall == 1 if key in EXACT else 0 <= recall <= 1
-        np.testing.assert_array_equal(
-            contender.search(queries[:1], K, setting)[0] >= 0, ids[0] >= 0
-        )
+        each = np.concatenate(contender.search_each(queries, K, setting))
+        np.testing.assert_array_equal(each >= 0, ids >= 0)
+        assert judge.recall(each, K) == recall
     assert (contender.bytes_counted() is not None) == kind.ours
 
 
@@ -156,7 +164,6 @@ def test_labels_tell_settings_apart() -> None:
         assert len({kind.label(setting) for setting in kind.settings}) == len(kind.settings)
     assert ALL["ivf"].label(4) == "faiss IVF nprobe=4"
     assert ALL["flat"].label(0) == "faiss Flat"
-    assert ALL["auto"].label(1) == "ours auto, one query per call"
 
 
 @pytest.fixture
@@ -164,7 +171,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     codes, queries = draw_codes(Cell(2000), 8, 0)
     for name, array in (("codes", codes), ("images", np.arange(2000)), ("queries", queries)):
         np.save(tmp_path / f"{name}.npy", array)
-    worker = Worker(OURS["auto"], 64, Run(str(tmp_path), 1, 100.0, 1, False))
+    worker = Worker(OURS["auto"], 64, Run(str(tmp_path)))
     yield worker
     if worker.alive:
         worker.stop()
@@ -183,17 +190,20 @@ def test_a_worker_builds_searches_and_wraps_around_the_queries(
     table.add(np.arange(2000), np.load(tmp_path / "codes.npy"))
     queries = np.load(tmp_path / "queries.npy")
     wanted = table.search(queries, 5).ids
-    np.testing.assert_array_equal(worker.ask("ids", 5, 0, 0, 8), wanted)
-    np.testing.assert_array_equal(worker.ask("ids", 5, 0, 6, 4), wanted[[6, 7, 0, 1]])
-    wall, busy = worker.ask("time", 5, 0, 0, 8)
-    assert wall > 0
-    assert busy >= 0
+    np.testing.assert_array_equal(worker.ask("ids", 5, 0, 0, 8, False), wanted)
+    np.testing.assert_array_equal(worker.ask("ids", 5, 0, 6, 4, False), wanted[[6, 7, 0, 1]])
+    np.testing.assert_array_equal(worker.ask("ids", 5, 0, 0, 8, True), wanted)
+    for single in (False, True):
+        wall, busy = worker.ask("time", 5, 0, 0, 8, single)
+        assert wall > 0
+        assert busy >= 0
+    assert worker.ask("settle") is None
     assert worker.ask("memory", built.before).counted == built.optimized.counted
 
 
 def test_a_worker_reports_failures_stops_at_its_limit_and_starts_again(worker: Worker) -> None:
     with pytest.raises(FailedError, match="no attribute 'table'"):
-        worker.ask("ids", 5, 0, 0, 8)  # not built yet
+        worker.ask("ids", 5, 0, 0, 8, False)  # not built yet
     assert worker.alive
     with pytest.raises(FailedError, match="no answer within 0 s"):
         worker.ask("build", limit=0)
@@ -203,7 +213,85 @@ def test_a_worker_reports_failures_stops_at_its_limit_and_starts_again(worker: W
 
 
 def test_a_dead_process_is_noticed(tmp_path: Path) -> None:
-    worker = Worker(OURS["auto"], 64, Run(str(tmp_path), 1, 100.0, 1, False))  # without data
+    worker = Worker(OURS["auto"], 64, Run(str(tmp_path)))  # without data
     with pytest.raises(FailedError, match="exit code 1"):
         worker.ask("build")
     assert not worker.alive
+
+
+def test_regions_are_stored_with_our_codes(tmp_path: Path) -> None:
+    codes, queries = draw_codes(Cell(60), 3, 0)
+    regions = np.tile(np.arange(3, dtype=np.int16), 20)
+    images = np.repeat(np.arange(20), 3)
+    for name, array in (("codes", codes), ("images", images), ("regions", regions)):
+        np.save(tmp_path / f"{name}.npy", array)
+    run = Run(str(tmp_path), most_codes=3)
+    ours, flat = OursAuto(64, run), PEERS["flat"](64, run)
+    build(ours, tmp_path)
+    build(flat, tmp_path)
+    found = ours.table.search(codes[1:2], 1)
+    assert (found.ids[0, 0], found.regions[0, 0]) == (0, 1)
+    assert flat.regions is None
+    np.testing.assert_array_equal(
+        ours.search(queries, 20, 0) >= 0, flat.search(queries, 20, 0) >= 0
+    )
+
+
+def test_auto_has_no_index_that_it_does_not_ask_for() -> None:
+    codes, _ = draw_codes(Cell(2000), 1, 0)
+    sizes = {}
+    for key in ("auto", "substring"):
+        ours = OURS[key](64, Run(""))
+        assert isinstance(ours, Ours)
+        ours.build(np.arange(2000), codes)
+        ours.after_build()
+        sizes[key] = ours.table.memory()["substring"]
+    assert sizes["auto"] == 0
+    assert sizes["substring"] > 0
+
+
+class Busy:
+    """Reports work in the background for a while, as a table does."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def stats(self) -> dict[str, bool]:
+        self.asked += 1
+        return {"merging": self.asked == 1, "indexing": self.asked == 2}
+
+
+def test_a_measurement_waits_for_work_in_the_background() -> None:
+    ours, table = OursAuto(64, Run("")), Busy()
+    ours.table = table  # type: ignore[assignment]
+    ours.settle()
+    assert table.asked == 3
+
+
+def test_without_such_reports_it_waits_until_the_process_is_idle() -> None:
+    end = time.monotonic() + 0.5
+    worker = threading.Thread(target=lambda: all(time.monotonic() < end for _ in repeat(None)))
+    worker.start()
+    ours = OursAuto(64, Run(""))
+    ours.table = object()  # type: ignore[assignment]
+    ours.settle()
+    assert not worker.is_alive()
+
+
+def test_the_earlier_commit_is_imported_from_its_own_folder(tmp_path: Path) -> None:
+    import mchindex
+
+    site = tmp_path / "site"
+    shutil.copytree(Path(mchindex.__file__).parent, site / "mchindex")
+    codes, queries = draw_codes(Cell(500), 4, 0)
+    for name, array in (("codes", codes), ("images", np.arange(500)), ("queries", queries)):
+        np.save(tmp_path / f"{name}.npy", array)
+    worker = Worker(BEFORE["before"], 64, Run(str(tmp_path), site=str(site)))
+    worker.ask("build")
+    now = OursAuto(64, Run(""))
+    now.build(np.arange(500), codes)
+    wanted = now.search(queries, 5, 0)
+    np.testing.assert_array_equal(worker.ask("ids", 5, 0, 0, 4, False), wanted)
+    worker.stop()
+    with pytest.raises(ImportError, match="was imported from"):
+        BEFORE["before"](64, Run("", site=str(site)))  # this process has another one

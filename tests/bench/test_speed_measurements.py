@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import RESULTS
-from contenders import OURS, PEERS, Build, Memory
+from contenders import BEFORE, OURS, PEERS, Build, Memory
 from measurements import Point, Row, TimedRow, build_figures, queries_within, to_rows
 
-ALL = OURS | PEERS
+ALL = OURS | BEFORE | PEERS
 RECORDS = sorted(RESULTS.glob("*-1t.json"))
 
 
@@ -24,9 +24,15 @@ def middle(values: list[float]) -> float:
 
 
 def point(
-    key: str, k: int, count: int, seconds: list[float], busy: list[float], setting: int = 0
+    key: str,
+    k: int,
+    count: int,
+    seconds: list[float],
+    busy: list[float],
+    setting: int = 0,
+    single: bool = False,
 ) -> Point:
-    return Point(key, ALL[key], setting, k, count, 1.0, seconds, busy)
+    return Point(key, ALL[key], setting, k, single, count, 1.0, seconds, busy)
 
 
 TIMES = st.lists(st.floats(1e-4, 100), min_size=1, max_size=7)
@@ -61,6 +67,33 @@ def test_each_k_is_compared_with_flat_at_the_same_k() -> None:
     assert rows[0]["cpu_share"] == pytest.approx(3 / 7)
 
 
+def test_one_query_per_call_is_compared_with_flat_asked_the_same_way() -> None:
+    points = [
+        point("auto", 10, 100, [1.0], [1.0]),
+        point("auto", 10, 100, [2.0], [1.0], single=True),
+        point("flat", 10, 100, [4.0], [1.0]),
+        point("flat", 10, 100, [20.0], [1.0], single=True),
+    ]
+    assert [r["to_flat"] for r in to_rows(points, {}, 1)] == [4, 10, 1, 1]
+
+
+def test_ours_is_compared_with_the_earlier_commit_if_that_was_measured() -> None:
+    points = [
+        point("auto", 10, 100, [1.0, 2.0, 3.0], [1.0]),
+        point("auto", 10, 100, [6.0], [1.0], single=True),
+        point("before", 10, 100, [5.0, 3.0, 4.0], [1.0]),
+        point("before", 10, 100, [3.0], [1.0], single=True),
+        point("flat", 10, 100, [8.0], [1.0]),
+        point("flat", 10, 100, [8.0], [1.0], single=True),
+    ]
+    rows = to_rows(points, {}, 1)
+    assert [r.get("to_before") for r in rows[:4]] == [2, 0.5, 1, 1]
+    alone = to_rows([p for p in points if p.key != "before"], {}, 1)
+    assert all("to_before" not in r for r in alone)
+    points[2].note = points[3].note = "died with exit code -9"
+    assert all("to_before" not in r for r in to_rows(points, {}, 1))
+
+
 def test_a_point_that_was_left_out_has_no_figures_but_keeps_its_reason() -> None:
     flat = point("flat", 10, 1, [1.0], [1.0])
     failed = Point("probe", OURS["probe"], 0, 10, note="stopped: no answer within 60 s")
@@ -78,11 +111,13 @@ def test_a_point_that_was_left_out_has_no_figures_but_keeps_its_reason() -> None
 def test_rows_are_named_after_their_contender_and_setting() -> None:
     points = [
         point("auto", 10, 1, [1.0], [1.0]),
-        point("auto", 10, 1, [1.0], [1.0], setting=1),
+        point("auto", 10, 1, [1.0], [1.0], single=True),
         point("ivf", 10, 1, [1.0], [1.0], setting=4),
         point("flat", 10, 1, [1.0], [1.0]),
+        point("flat", 10, 1, [1.0], [1.0], single=True),
     ]
-    whole, single, ivf, _ = to_rows(points, {}, 1)
+    whole, single, ivf, *_ = to_rows(points, {}, 1)
+    assert (whole["label"], single["label"]) == ("ours auto", "ours auto, one query per call")
     assert (whole["batch"], single["batch"], ivf["batch"]) == ("whole", "single", "whole")
     assert (whole["ours"], ivf["ours"]) == (True, False)
     assert (ivf["label"], ivf["knob"], ivf["setting"]) == ("faiss IVF nprobe=4", "nprobe", 4)
@@ -121,7 +156,7 @@ def test_as_many_queries_are_asked_as_fit_the_budget(
 def test_committed_figures_follow_from_their_repeats(path: Path) -> None:
     content: dict[str, Any] = json.loads(path.read_text())
     rows: list[Row] = content["rows"]
-    flat = {r["k"]: r["qps"] for r in rows if r["contender"] == "flat"}
+    flat = {(r["k"], r["batch"]): r["qps"] for r in rows if r["contender"] == "flat"}
     for row in rows:
         assert set(Row.__required_keys__) <= set(row) <= set(Row.__annotations__)
         if row["qps"] is None:
@@ -129,8 +164,9 @@ def test_committed_figures_follow_from_their_repeats(path: Path) -> None:
             continue
         assert row["qps"] == pytest.approx(middle(row["qps_all"]), abs=0.06)
         assert len(row["qps_all"]) == content["settings"]["repeats"]
-        assert row["to_flat"] == row["qps"] / (flat[row["k"]] or 0)
-    assert len(RECORDS) == 7
+        base = flat.get((row["k"], row["batch"])) or flat[row["k"], "whole"]
+        assert row["to_flat"] == row["qps"] / (base or 0)
+    assert len(RECORDS) >= 7
 
 
 def test_measured_rows_have_the_same_keys() -> None:

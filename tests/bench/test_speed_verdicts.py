@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import plot
 from common import RESULTS, Cell
-from contenders import OURS, PEERS
+from contenders import BEFORE, OURS, PEERS
 from measurements import BytesPerCode, Row
 from search import parser, peers, suite
 from table import number, table
 from verdicts import RATIOS, build_targets, check, doubts, ks, target_lines, targets, winner
 
-ALL = OURS | PEERS
+ALL = OURS | BEFORE | PEERS
 RECORDS = sorted(RESULTS.glob("*-1t.json"))
 
 
@@ -31,12 +31,13 @@ def row(
     setting: int = 0,
     all_: list[float] | None = None,
     share: float = 1.0,
+    single: bool = False,
 ) -> Row:
     kind = ALL[key]
     return {
         "contender": key, "label": kind.label(setting), "title": kind.title, "knob": kind.knob,
         "setting": setting, "ours": kind.ours, "k": k, "queries": 100,
-        "batch": "single" if key == "auto" and setting else "whole",
+        "batch": "single" if single else "whole",
         "qps": qps, "qps_all": all_ or ([qps] if qps else []), "cpu_qps": qps,
         "cpu_share": share if qps else None, "to_flat": qps / 10 if qps else None,
         "recall": recall, "note": "" if qps else "stopped",
@@ -50,19 +51,18 @@ def row(
             st.none() | st.floats(1, 1e6),
             st.sampled_from([0.5, 0.9799, 0.98, 1.0]),
             st.sampled_from([10, 100]),
-            st.sampled_from([0, 1]),
+            st.booleans(),
         ),
         max_size=12,
     )
 )
 def test_the_winner_is_the_fastest_peer_or_auto_with_good_recall(
-    cases: list[tuple[str, float | None, float, int, int]],
+    cases: list[tuple[str, float | None, float, int, bool]],
 ) -> None:
-    rows = [row(*case) for case in cases]
+    rows = [row(key, qps, recall, k, single=single) for key, qps, recall, k, single in cases]
     best: float = 0
-    for key, qps, recall, k, setting in cases:
-        forced = key in ("probe", "substring", "scan")
-        single = key == "auto" and setting == 1
+    for key, qps, recall, k, single in cases:
+        forced = key in ("probe", "substring", "scan", "before")
         if qps and recall >= 0.98 and k == 10 and not forced and not single:
             best = max(best, qps)
     found = winner(rows, 10)
@@ -80,7 +80,9 @@ def test_targets_hold_at_their_bound_and_fail_beyond_it() -> None:
 def test_targets_compare_auto_with_flat_the_best_peer_and_the_best_strategy() -> None:
     rows = [
         row("auto", 2000),
-        row("auto", 9000, setting=1),  # one query per call: compared with nothing
+        row("auto", 9000, single=True),  # one query per call: compared with nothing
+        row("flat", 1, single=True),
+        row("before", 9000),
         row("probe", 500),
         row("scan", 2600),
         row("flat", 10),
@@ -100,6 +102,30 @@ def test_targets_compare_auto_with_flat_the_best_peer_and_the_best_strategy() ->
     assert targets(Cell(), 1, rows[1:]) == []
 
 
+def test_a_gain_over_the_earlier_commit_is_asked_for_where_one_is_set() -> None:
+    def found(cell: Cell, k: int, gain: float, threads: int = 1) -> tuple[float, bool]:
+        auto = row("auto", 2000, k=k)
+        auto["to_before"] = gain
+        (target,) = (t for t in targets(cell, threads, [auto]) if "earlier commit" in t["what"])
+        return target["bound"], target["meets"]
+
+    assert found(Cell(), 10, 1.29) == (1.3, False)
+    assert found(Cell(), 100, 0.95) == (0.95, True)
+    assert found(Cell(bits=128), 10, 1.5) == (1.5, True)
+    assert found(Cell(bits=256), 10, 1.7) == (1.8, False)
+    assert found(Cell(data="uniform"), 1000, 1.4) == (1.4, True)
+    assert found(Cell(bits=32), 10, 0.94) == (0.95, False)
+    assert found(Cell(), 10, 1.0, threads=2) == (0.95, True)
+    assert not [t for t in targets(Cell(), 1, [row("auto", 1)]) if "earlier" in t["what"]]
+
+
+def test_wide_codes_must_be_much_faster_than_the_best_peer() -> None:
+    rows = [row("auto", 170), row("ivf", 100, 0.99, setting=4), row("flat", 10)]
+    for cell, bound in ((Cell(bits=256), 1.8), (Cell(bits=128), 1.0)):
+        (target,) = (t for t in targets(cell, 1, rows) if "best peer" in t["what"])
+        assert (target["value"], target["bound"]) == (1.7, bound)
+
+
 def test_build_targets_take_the_largest_count_and_the_growth_once_optimized() -> None:
     def built(key: str, sizes: dict[str, tuple[float, float]], speed: float) -> Row:
         memory = {w: BytesPerCode(rss=a, counted=b) for w, (a, b) in sizes.items()}
@@ -108,9 +134,10 @@ def test_build_targets_take_the_largest_count_and_the_growth_once_optimized() ->
         return out
 
     rows = [
-        built("auto", {"built": (99, 10), "optimized": (70, 30), "searched": (99, 64)}, 3e6),
+        built("auto", {"optimized": (999, 999)}, 3e6),
         built("scan", {"built": (9, 25), "optimized": (24, 10)}, 1.0),
         built("probe", {"optimized": (999, 999)}, 1.0),
+        built("substring", {"built": (99, 10), "optimized": (70, 30), "searched": (99, 64)}, 1.0),
     ]
     found = {t["what"]: (t["value"], t["meets"]) for t in build_targets(rows)}
     assert found == {
@@ -129,6 +156,7 @@ def test_build_targets_take_the_largest_count_and_the_growth_once_optimized() ->
 def test_a_quiet_run_raises_no_doubt() -> None:
     rows = [
         row("flat", 100, all_=[90, 100, 130]),
+        row("flat", 999, k=100, single=True),  # compared with nothing
         row("flat", 105, k=100),  # within five percent of the rate at the smaller K
         row("hash", 5, all_=[4, 5, 6], share=0.9),
         row("probe", None),
