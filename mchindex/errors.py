@@ -14,6 +14,18 @@ class ImageError(MCHError):
     """An image could not be read. The message names the image and the reason."""
 
 
+class MissingExtraError(ImageError):
+    """An image cannot be read because the extra that reads its format is not installed."""
+
+    def __init__(self, extra: str, name: str | None = None) -> None:
+        self.extra, self.name = extra, name
+        self.reason = f'its format needs an extra: pip install "mchindex[{extra}]"'
+        super().__init__(self.reason if name is None else f"{name}: {self.reason}")
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str | None]]:
+        return MissingExtraError, (self.extra, self.name)
+
+
 class StoreError(MCHError):
     """An index on disk cannot be used. Base class of the errors about indexes."""
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from PIL import Image
 
+from mchindex.decoders import extra_of_name
 from mchindex.images import is_read
 
 
@@ -88,5 +89,7 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def is_image_name(path: str) -> bool:
-    """Whether a file has the suffix of an image format that is read."""
+    """Whether a file has the suffix of an image format that is read, perhaps with an extra."""
+    if extra_of_name(path) is not None:
+        return True
     return is_read(Image.registered_extensions().get(os.path.splitext(path)[1].lower()))

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from typing import IO, Any, NamedTuple, Protocol, TypeAlias
 
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile, StubImageFile
 
+from mchindex import decoders
 from mchindex.budget import Budget
-from mchindex.errors import ImageError
+from mchindex.errors import ImageError, MissingExtraError
 from mchindex.files import open_file
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -40,8 +41,8 @@ Source: TypeAlias = (
 )
 BYTES = (bytes, bytearray, memoryview)
 
-# The formats that are read, whatever a file is called. Pillow knows more, but it starts Ghostscript
-# to read EPS, and unpacks some of the others without a limit.
+# The formats that are read besides camera RAW, whatever a file is called. Pillow knows more, but
+# it starts Ghostscript to read EPS, and unpacks some of the others without a limit.
 # fmt: off
 FORMATS = frozenset((
     "AVIF", "BMP", "CUR", "DCX", "DDS", "DIB", "FLI", "GIF", "HEIF", "ICNS", "ICO", "JPEG",
@@ -50,12 +51,17 @@ FORMATS = frozenset((
 ))
 # fmt: on
 
+LARGEST = 1 << 30  # bytes of a file, at most
 MEMORY = 400 << 20  # bytes for pictures that are being decoded, in all threads together
 LARGE = 1 << 24  # pixels above which a picture is reduced when it is decoded
+PREVIEW = 320  # pixels of the shorter side that the preview in a RAW file needs to be used
+_SMALLER = 1.1  # times as long are the sides of a picture of which a preview is a smaller version
 _BAND = 1 << 20  # pixels converted at a time
 # Formats whose decoders need little memory besides the picture itself.
 _LEAN = frozenset(("BMP", "DIB", "GIF", "JPEG", "MPO", "PCX", "PNG", "TGA", "TIFF"))
 _CONTAINERS = frozenset(["ICNS", "ICO"])  # what is inside may be larger than the header says
+_HEIF = 3  # bytes per pixel that the decoder of HEIC needs besides the picture; others: 16
+_RAW = 16  # bytes per pixel that developing a RAW file needs besides the 2 that were recorded
 _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # per pixel
 
 _ORIENTATION = 0x0112  # the EXIF tag that says how the camera was held
@@ -99,6 +105,10 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
     includes a Pillow image that was opened from a file and has not been loaded yet. A picture of
     more than `LARGE` pixels is reduced to save memory.
 
+    A camera RAW file gives the preview that the camera stored in it, in the size of what it
+    recorded. It is developed only if it has no preview of `PREVIEW` pixels per side, in half its
+    size if that is enough.
+
     Pictures that several threads decode at the same time take at most `MEMORY` bytes together. A
     picture that needs more than that is decoded while no other is.
     """
@@ -121,18 +131,17 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
             bytes = stream.seek(0, os.SEEK_END)
             if not bytes:
                 raise ImageError("the file is empty")
-            stream.seek(0)
-            with Image.open(stream, formats=_formats()) as image:
-                _refuse_bomb(image)
-                size = image.size
-                if least is not None:
-                    image.draft(None, (least, least))
-                in_memory = isinstance(source, BYTES)
-                needed = _memory_for(image, size, least) + (0 if in_memory else bytes)
-                with _decoding(needed):
-                    picture = _upright_rgb(image, size, least)
-                    image.close()  # frees its pixels
-                return picture
+            if bytes > LARGEST:
+                raise ImageError(f"too large: the file has {bytes:,} bytes")
+            extra = decoders.require(stream)
+            held = 0 if isinstance(source, BYTES) else bytes
+            if extra == "raw":
+                return _read_raw(stream, least, held)
+            if extra == "heic" and not is_read("HEIF"):
+                return _read_opened(decoders.open_heif(stream), least, held)
+            return _read_opened(Image.open(stream, formats=_formats()), least, held)
+    except MissingExtraError as error:
+        raise MissingExtraError(error.extra, name) from None
     except UnidentifiedImageError as error:
         raise ImageError(f"{name}: not an image of a known format") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -141,6 +150,62 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
         raise ImageError(f"{name}: {error.strerror or error}") from error
     except Exception as error:  # Pillow's decoders may raise anything if a file is broken
         raise ImageError(f"{name}: {error or type(error).__name__}") from error
+
+
+def _read_opened(image: Image.Image, least: int | None, held: int, orientation: int = 1) -> Picture:
+    """Decodes an image and closes it. `held` is the memory that its file takes; `orientation` is
+    that of an image without EXIF data."""
+    with image:
+        _refuse_bomb(image.size)
+        size = image.size
+        if least is not None:
+            image.draft(None, (least, least))
+        with _decoding(_memory_for(image, size, least) + held):
+            picture = _upright_rgb(image, size, least, orientation)
+            image.close()  # frees its pixels
+        return picture
+
+
+def _read_raw(stream: IO[bytes], least: int | None, held: int) -> Picture:
+    with closing(decoders.Raw(stream)) as raw:
+        _refuse_bomb(raw.recorded)
+        preview, full = raw.preview(), raw.size
+        if preview is None:
+            return _develop(raw, least, held)
+        shown = Image.open(io.BytesIO(preview.jpeg), formats=["JPEG"])
+        if min(shown.size) < PREVIEW and max(full) > _SMALLER * max(shown.size):
+            return _develop(raw, least, held)
+    held += len(preview.jpeg)
+    if least is None:
+        held += 4 * math.prod(full)  # it is enlarged
+    return _enlarged(_read_opened(shown, least, held, preview.orientation), full, least)
+
+
+def _develop(raw: decoders.Raw, least: int | None, held: int) -> Picture:
+    half = least is not None and min(raw.size) // 2 >= least
+    pixels = math.prod(raw.recorded)
+    with _decoding(2 * pixels + _RAW * pixels // (4 if half else 1) + held):
+        image = Image.fromarray(raw.develop(half).squeeze())  # grey ones have one channel
+        size = image.size
+        if half:
+            exact = all(abs(2 * a - b) <= 1 for a, b in zip(size, raw.size, strict=True))
+            size = raw.size if exact else (2 * image.width, 2 * image.height)
+        return _upright_rgb(image, size, least)
+
+
+def _enlarged(picture: Picture, full: tuple[int, int], least: int | None) -> Picture:
+    """A preview as a smaller version of a picture of the full size, without distortion."""
+    image, (width, height) = picture
+    scale = min(full[0] / width, full[1] / height)
+    if scale < _SMALLER:  # the preview shows about every pixel
+        return picture
+    size = (round(width * scale), round(height * scale))
+    if least is None:
+        image = image.resize(size)
+    elif min(image.size) < least:
+        enough = min(least, *size) / min(image.size)
+        image = image.resize((round(image.width * enough), round(image.height * enough)))
+    return Picture(image, size)
 
 
 def source_name(source: Source) -> str:
@@ -281,7 +346,7 @@ def _memory_for(image: Image.Image, size: tuple[int, int], least: int | None) ->
     result = image.width * image.height // _reduction(image.size, least) ** 2
     total = _BYTES.get(image.mode, 4) * pixels + 4 * result
     if isinstance(image, ImageFile) and image.format not in _LEAN:
-        total += 16 * pixels
+        total += (_HEIF if image.format == "HEIF" else 16) * pixels
     if "progressive" in image.info:  # the decoder keeps coefficients, two bytes each, at full size
         total += 2 * len(image.getbands()) * size[0] * size[1]
     return total
@@ -379,26 +444,30 @@ def _of_array(array: NDArray[Any]) -> Image.Image:
     return Image.fromarray(array)
 
 
-def _refuse_bomb(image: Image.Image) -> None:
+def _refuse_bomb(size: tuple[int, int]) -> None:
     # Up to twice its limit, Pillow only warns, and nobody reads warnings.
     limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and image.width * image.height > limit:
+    if limit is not None and math.prod(size) > limit:
         raise Image.DecompressionBombError(
-            f"{image.width} x {image.height} pixels, and PIL.Image.MAX_IMAGE_PIXELS is {limit}"
+            f"{size[0]} x {size[1]} pixels, and PIL.Image.MAX_IMAGE_PIXELS is {limit}"
         )
 
 
-def _upright_rgb(image: Image.Image, size: tuple[int, int], least: int | None) -> Picture:
+def _upright_rgb(
+    image: Image.Image, size: tuple[int, int], least: int | None, orientation: int = 1
+) -> Picture:
     if not image.width or not image.height:
         raise ImageError("it has no pixels")
     image.load()  # before reading EXIF data, which a PNG may store after its pixels
-    if image.format in _CONTAINERS:
-        _refuse_bomb(image)
+    if image.format in _CONTAINERS or image.format == "HEIF":
+        _refuse_bomb(image.size)
         size = image.size
-    try:
-        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF data is common, and the picture may still be fine
-        turn = None
+    if image.format != "HEIF":  # whose decoder has turned it; its EXIF data does not count
+        try:
+            orientation = image.getexif().get(_ORIENTATION, orientation)
+        except Exception:  # damaged EXIF data is common, and the picture may still be fine
+            orientation = 1
+    turn = _TURNS.get(orientation)
     rgb = _converted(image, _reduction(image.size, least))
     rgb.info = {}  # so that reading this picture again does not rotate it again
     if turn is None:

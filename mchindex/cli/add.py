@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -163,6 +164,7 @@ def add(
         "ignored": len(result.ignored),
         "pruned": pruned,
         "without_fine": without_fine,
+        "missing_extras": Counter(f.extra for f in result.failed if f.extra is not None),
         "failures": [{"name": f.name, "reason": f.reason} for f in result.failed],
         "seconds": round(took, 3),
         "images_per_second": round(done / took, 1) if took else 0.0,
@@ -254,6 +256,9 @@ def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
         console.print(show.line(*parts), soft_wrap=True)
     if len(result.failed) > len(failures):
         console.print(f"  … {len(result.failed) - len(failures):,} more (--verbose lists them)")
+    for extra, count in facts["missing_extras"].items():
+        advice = f'{show.number(count, "image")} not read: pip install "mchindex[{extra}]"'
+        console.print(show.line((advice, "bold")), soft_wrap=True)
     total = f"{facts['index']}: {show.number(facts['images'], 'image')}"
     console.print(show.line((total, "dim")), soft_wrap=True)
     if facts["without_fine"]:

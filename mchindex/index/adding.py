@@ -35,6 +35,7 @@ class Failure:
 
     name: str
     reason: str
+    extra: str | None = None  # the extra that reads it, if it is not installed
 
     def __str__(self) -> str:
         # A file name need not be valid text.
@@ -186,7 +187,7 @@ class Adding:
             if item.decoded:
                 rows.append(_row(item, *next(codes)))
             elif item.error is not None:
-                failed.append(Failure(item.name, item.error))
+                failed.append(Failure(item.name, item.error, item.extra))
             else:
                 assert item.id is not None
                 assert item.known is not None

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mchindex import json_text
 from mchindex.catalogue import find, names
-from mchindex.errors import ImageError, ModelError, NotAnIndexError
+from mchindex.errors import ImageError, MissingExtraError, ModelError, NotAnIndexError
 from mchindex.images import Source
 from mchindex.index.adding import BATCH, Added, Adding, OnCommit
 from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, OneCode, OneImage
@@ -221,7 +221,10 @@ class MCHIndex:
             with reporting(progress) as report:
                 adding.run(items, total, result, report)
         if result.failed and _is_one_picture(images):
-            raise ImageError(str(result.failed[0]))
+            failure = result.failed[0]
+            if failure.extra is not None:
+                raise MissingExtraError(failure.extra, failure.name)
+            raise ImageError(str(failure))
         return result
 
     def add_codes(

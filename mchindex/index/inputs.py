@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mchindex import json_text
+from mchindex import decoders, json_text
 from mchindex.budget import Budget
-from mchindex.errors import ImageError
+from mchindex.errors import ImageError, MissingExtraError
 from mchindex.files import open_file
 from mchindex.folders import is_image_name, matching, walk
 from mchindex.images import (
     BYTES,
+    LARGEST,
     Picture,
     Source,
     file_name,
@@ -33,7 +34,6 @@ from mchindex.storage.store import Store
 
 Metadata = Mapping[str, Any]
 _TRIES = 3  # attempts to read a file that changes while it is being read
-_LARGEST = 1 << 30  # bytes of a file, at most
 _ROWS = 256  # of pixels, copied at a time
 _COARSE = 2_000_000_000  # ns: no file system has a coarser clock
 _INTEGERS = range(-(2**63), 2**63)  # what SQLite can store
@@ -54,6 +54,7 @@ class Item:
     width: int = 0
     height: int = 0
     error: str | None = None
+    extra: str | None = None  # that reads it, if it is not installed
     known: Known | None = None  # what the store has under this id
     decoded: bool = False
 
@@ -94,6 +95,9 @@ class Item:
                 if self.hash == known:
                     return None
                 picture = read_picture(given, least)
+        except MissingExtraError as error:
+            self.error, self.extra = error.reason, error.extra
+            return None
         except ImageError as error:
             self.error = str(error).removeprefix(f"{source_name(given)}: ")
             return None
@@ -131,8 +135,9 @@ class Item:
         for _ in range(_TRIES):
             with open_file(self.path) as stream:
                 before = os.fstat(stream.fileno())
-                if before.st_size > _LARGEST:
+                if before.st_size > LARGEST:
                     raise ImageError(f"too large: the file has {before.st_size:,} bytes")
+                decoders.require(stream)  # before much is read in vain
                 began = time.time_ns()
                 data = stream.read()
             now = os.stat(self.path)

@@ -33,6 +33,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 import mchindex.index.table
+from helpers.camera_files import dng, drawing, heic
 from helpers.forgery import forge
 from helpers.memory import peak
 from helpers.samples import STRATEGIES, clustered, table_of
@@ -449,6 +450,7 @@ class Picture(Target):
         exif[0x0112] = 6
         out = io.BytesIO()
         picture.save(out, "JPEG", exif=exif, progressive=True)
+        originals += [heic(), dng(drawing(32, 24)), dng(drawing(32, 24), drawing(16, 12))]
         originals += [out.getvalue(), b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"]
         self.inputs = st.tuples(damaged(originals), st.sampled_from([None, 8]))
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.camera_files import dng, drawing, heic
 from helpers.pictures import write
 from helpers.script import run_script
 from helpers.small_model import photo, small_model, write_photos
@@ -162,7 +163,8 @@ def test_add_reports_what_it_did(empty: Path, capsys: Capture) -> None:
     assert min(took) > 0
     assert facts == {
         "index": "photos.mch", "images": 12, "added": 12, "replaced": 0, "skipped": 0, "failed": 0,
-        "ignored": 1, "pruned": 0, "without_fine": 0, "failures": [],
+        "ignored": 1, "pruned": 0, "without_fine": 0, "missing_extras": {},
+        "failures": [],
     }  # fmt: skip
     photo(50).save(empty / "photos" / "003.png")
     write_photos(empty / "photos", 1, first=20)
@@ -191,6 +193,37 @@ def test_add_lists_failed_images(empty: Path, capsys: Capture) -> None:
         "name": f"{empty}/missing.jpg",
         "reason": "No such file or directory",
     }
+
+
+def test_add_says_which_extras_are_missing(
+    empty: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(25):
+        write(empty / "photos" / f"bad {i:02d}.jpg", "not an image")
+    for name in ("x.heic", "y.heic"):
+        (empty / "photos" / name).write_bytes(heic())
+    (empty / "photos" / "z.dng").write_bytes(dng(drawing()))
+    arguments = ("add", "photos", "--model", "model")
+    reason = 'its format needs an extra: pip install "mchindex[heic]"'
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pi_heif", None)
+        patch.setitem(sys.modules, "rawpy", None)
+        out, _ = printed(capsys, *arguments, code=1)
+        assert "12 added" in out
+        assert '2 images not read: pip install "mchindex[heic]"' in out
+        assert '1 image not read: pip install "mchindex[raw]"' in out
+        out, _ = printed(capsys, *arguments, "--verbose", code=1)
+        assert f"{empty}/photos/y.heic: {reason}" in out
+        (facts,) = lines(capsys, *arguments, "--json", code=1)
+        assert facts["missing_extras"] == {"heic": 2, "raw": 1}
+        assert {"name": f"{empty}/photos/y.heic", "reason": reason} in facts["failures"]
+        assert f"photos/x.heic: {reason}" in refusal(capsys, "search", "photos/x.heic")
+    out, _ = printed(capsys, *arguments, code=1)
+    assert "3 added, 12 unchanged, 25 failed" in out
+    assert "mchindex[" not in out
+    for query, page in (("x.heic", "page.html"), ("z.dng", "page.png")):
+        assert run(["search", f"photos/{query}", "--out", page]) == 0
+        assert (empty / page).stat().st_size > 1000
 
 
 def test_mch_index_names_the_index(
