@@ -11,11 +11,12 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/fuzz
 python=$(cd "$root" && realpath -s "$PYTHON")
 mkdir -p "$build/corpus" "$build/start"
-for source in tests/cpp/load_fuzzer.cpp cpp/mch/scan.cpp cpp/mch/snapshot.cpp cpp/mch/table.cpp; do
+cd "$root"
+# Two compilers at a time.
+ls tests/cpp/load_fuzzer.cpp cpp/mch/scan.cpp cpp/mch/snapshot.cpp cpp/mch/table*.cpp | xargs -P 2 -I SOURCE sh -c '
     clang++ -std=gnu++20 -O1 -g -Wall -Wextra -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION \
-        -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$root/cpp" \
-        -c "$root/$source" -o "$build/$(basename "$source" .cpp).o"
-done
+        -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Icpp \
+        -c SOURCE -o "$0/$(basename SOURCE .cpp).o"' "$build"
 clang++ -fsanitize=fuzzer,address,undefined "$build"/*.o -o "$build/load_fuzzer" -pthread
 
 # The fuzzer starts from a file of format 1 and from small tables of several widths.

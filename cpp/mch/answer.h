@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -77,13 +78,14 @@ class Answerer {
     SeenIds& seen() { return seen_; }  // scratch memory, for collectors too
 
     size_t bytes() const {
-        return hits_.capacity() * sizeof(Hit) + chosen_.capacity() * sizeof(Chosen) +
+        return (hits_.capacity() + spare_.capacity()) * sizeof(Hit) + chosen_.capacity() * sizeof(Chosen) +
                merged_.capacity() * sizeof(merged_[0]) + seen_.bytes();
     }
 
     // Frees the memory of an unusually large answer.
     void trim() {
-        if (hits_.capacity() + chosen_.capacity() + merged_.capacity() > Collector<C>::kept_between_searches)
+        if (hits_.capacity() + spare_.capacity() + chosen_.capacity() + merged_.capacity() >
+            Collector<C>::kept_between_searches)
             *this = Answerer();
     }
 
@@ -121,7 +123,7 @@ class Answerer {
         auto order = [&](const Hit& a, const Hit& b) { return found.before(a, b); };
         auto first = hits_.begin();
         if (sorted < end) std::nth_element(first + long(begin), first + long(sorted), first + long(end), order);
-        std::sort(first + long(begin), first + long(sorted), order);
+        sort(begin, sorted, order);
         // A code may have a bucket in several parts: keep those of the last code together.
         if (parts.size() > 1)
             for (size_t i = sorted; i < end; ++i)
@@ -131,6 +133,22 @@ class Answerer {
             seg.image.prefetch(seg.start(hits_[i].bucket));
         }
         return sorted;
+    }
+
+    // Masks mostly differ in the place of their first bit, so many are sorted by that first, in one pass.
+    template <class Order>
+    void sort(size_t begin, size_t end, Order&& order) {
+        constexpr size_t few = 48;
+        auto first = hits_.begin();
+        if (end - begin < few) return std::sort(first + long(begin), first + long(end), order);
+        auto place = [](const Hit& h) { return size_t(std::countl_zero(h.first_word)); };
+        uint32_t at[C::word_bits + 2] = {};
+        for (size_t i = begin; i < end; ++i) ++at[place(hits_[i]) + 1];
+        for (int i = 0; i <= C::word_bits; ++i) at[i + 1] += at[i];
+        spare_.assign(first + long(begin), first + long(end));
+        for (const Hit& h : spare_) hits_[begin + at[place(h)]++] = h;
+        for (int i = 0; i <= C::word_bits; ++i)  // at[i] is now where place i ends
+            std::sort(first + long(begin + (i ? at[i - 1] : 0)), first + long(begin + at[i]), order);
     }
 
     // Takes the images of one code, by id: hits_[begin, end) are its buckets, one per part.
@@ -158,7 +176,7 @@ class Answerer {
 
     uint64_t k_ = 0;
     size_t end_[kMaxBits + 2];
-    std::vector<Hit> hits_;
+    std::vector<Hit> hits_, spare_;
     std::vector<Chosen> chosen_;
     std::vector<std::pair<int64_t, Chosen>> merged_;
     SeenIds seen_;

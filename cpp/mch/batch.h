@@ -78,6 +78,11 @@ void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& ha
     // Waking a thread takes some ten microseconds; give each enough to do.
     int threads = int(std::clamp(cost * double(n) / 5e4, 1.0, double(std::min<size_t>(Workers::most, n))));
     if (threads > 1) threads = std::min(threads, o.threads ? o.threads : usable_cores());  // asking takes a microsecond
+    int for_one = 1;                                                                       // threads for one query
+    if (n == 1 && o.threads != 1)
+        for (const View<C>& v : scope.parts)
+            if (!v.seg->wide && Searcher<C>::shares(v.seg->n_buckets - v.seg->loose_begin()))
+                for_one = o.threads ? o.threads : usable_cores();
     // What a block finds should stay in the cache until it is answered.
     const size_t most = std::clamp<uint64_t>(16384 / std::max<uint64_t>(scope.k, 1), 8, Searcher<C>::block);
     const size_t block = std::clamp<size_t>(n / (4 * size_t(threads)), 1, most);
@@ -93,7 +98,7 @@ void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& ha
                 t.found.start(scope.k, {scope.limits.radius, scope.limits.last_mask.w[0]}, t.query, scope.parts,
                               scope.several, work.answerer.seen(), most_hits);
             }
-            work.searcher.run(work.tasks, count, scope.parts, scope.plans, hash, o.strategy);
+            work.searcher.run(work.tasks, count, scope.parts, scope.plans, hash, o.strategy, for_one);
             Searcher<C>::prefetch_answers(work.tasks, count, scope.parts);
             uint64_t answered[4] = {}, collected = 0;
             for (size_t i = 0; i < count; ++i) {

@@ -29,6 +29,12 @@ size_t scan_portable(const Planes<C>& codes, size_t begin, size_t end, const C& 
     return found;
 }
 
+template <class C, auto scan>
+void scan_lanes_in_turn(const Planes<C>& codes, size_t begin, size_t end, Lane<C>* lanes) {
+    for (size_t j = 0; j < kLanes; ++j)
+        lanes[j].found = scan(codes, begin, end, lanes[j].query, lanes[j].bound, lanes[j].index, lanes[j].distance);
+}
+
 template <class C>
 void lower_bounds_portable(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query, uint8_t* out) {
     for (size_t i = 0; i < n; ++i) out[i] = uint8_t(std::clamp((pivots.at(i) ^ query).popcount() - radius[i], 0, 255));
@@ -139,8 +145,9 @@ size_t residuals_portable(const ResidualPlanes& group, size_t begin, size_t end,
 }
 
 template <class C>
-constexpr Kernels<C> portable{scan_portable<C>, lower_bounds_portable<C>, select_portable, occupied_portable,
-                              residuals_portable};
+constexpr Kernels<C> portable{scan_portable<C>,         scan_lanes_in_turn<C, scan_portable<C>>,
+                              lower_bounds_portable<C>, select_portable,
+                              occupied_portable,        residuals_portable};
 
 #if defined(__x86_64__)
 
@@ -213,37 +220,140 @@ MCH_AVX512 void broadcast512(const C& query, __m512i* q) {
     }
 }
 
+// Of wide codes, two words often rule out a match.
+template <class C>
+constexpr int head512 = C::words > 2 ? 2 : C::words;
+
+template <class C>
+struct Query512 {
+    static constexpr bool narrow = sizeof(typename C::Word) == 4;
+    __m512i q[C::words], limit, last;
+
+    MCH_AVX512 Query512(const C& query, const Bound<C>& bound)
+        : limit(narrow ? _mm512_set1_epi32(bound.distance) : _mm512_set1_epi64(bound.distance)),
+          last(narrow ? _mm512_set1_epi32(int(bound.last)) : _mm512_set1_epi64(int64_t(bound.last))) {
+        broadcast512(query, q);
+    }
+};
+
 template <class C>
 MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, const C& query, const Bound<C>& bound,
                               uint32_t* index, uint16_t* distance) {
     constexpr int lanes = lanes512<C>, block = 4 * lanes;
-    constexpr int head = C::words > 2 ? 2 : C::words;  // of wide codes, two words often rule out a match
-    __m512i q[C::words];
-    broadcast512(query, q);
-    constexpr bool narrow = sizeof(typename C::Word) == 4;
-    const __m512i limit = narrow ? _mm512_set1_epi32(bound.distance) : _mm512_set1_epi64(bound.distance);
-    const __m512i last = narrow ? _mm512_set1_epi32(int(bound.last)) : _mm512_set1_epi64(int64_t(bound.last));
+    constexpr int head = head512<C>;
+    const Query512<C> q(query, bound);
     size_t found = 0, i = begin;
     for (; i + block <= end; i += block) {
         __m512i d[4];
-        for (int v = 0; v < 4; ++v) d[v] = distance512(codes, i + v * lanes, q, 0, head);
+        for (int v = 0; v < 4; ++v) d[v] = distance512(codes, i + v * lanes, q.q, 0, head);
         // Distances fit in 32 bits, so the cheaper 32-bit minimum works for 64-bit lanes too.
         __m512i least = _mm512_min_epu32(_mm512_min_epu32(d[0], d[1]), _mm512_min_epu32(d[2], d[3]));
-        if (!at_most512<C>(least, limit)) continue;
+        if (!at_most512<C>(least, q.limit)) continue;
         for (int v = 0; v < 4; ++v) {
             if constexpr (head < C::words)
-                d[v] = _mm512_add_epi64(d[v], distance512(codes, i + v * lanes, q, head, C::words));
-            Mask512<C> mask = within512(codes, i + v * lanes, d[v], q[0], limit, last);
+                d[v] = _mm512_add_epi64(d[v], distance512(codes, i + v * lanes, q.q, head, C::words));
+            Mask512<C> mask = within512(codes, i + v * lanes, d[v], q.q[0], q.limit, q.last);
             if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
         }
     }
     for (; i < end; i += lanes) {  // the padding after every array makes the last load safe
-        __m512i d = distance512(codes, i, q, 0, C::words);
-        Mask512<C> mask = within512(codes, i, d, q[0], limit, last);
+        __m512i d = distance512(codes, i, q.q, 0, C::words);
+        Mask512<C> mask = within512(codes, i, d, q.q[0], q.limit, q.last);
         if (end - i < size_t(lanes)) mask &= Mask512<C>((1u << (end - i)) - 1);
         if (mask) found += emit512<C>(mask, d, i, index + found, distance + found);
     }
     return found;
+}
+
+constexpr size_t kStep = 64;   // codes per step of a scan
+constexpr size_t kNoted = 64;  // steps at a time
+template <class C>
+constexpr int vectors512 = int(kStep) / lanes512<C>;
+
+// Writes the hits among one step's codes. Not inlined, so that loops over steps have all registers.
+template <class C>
+[[gnu::noinline]] MCH_AVX512 size_t emit_step512(const Planes<C>& codes, size_t i, const Query512<C>& q, const C& query,
+                                                 const Bound<C>& bound, uint32_t* index, uint16_t* distance) {
+    constexpr int lanes = lanes512<C>;
+    __m512i d[vectors512<C>];
+    uint64_t hits = 0;
+    for (int v = 0; v < vectors512<C>; ++v) {
+        d[v] = distance512(codes, i + v * lanes, q.q, 0, C::words);
+        hits |= uint64_t(at_most512<C>(d[v], q.limit)) << (v * lanes);
+    }
+    size_t found = 0;
+    if (std::popcount(hits) <= 4) {  // mostly one: no vector instruction pays
+        for (; hits; hits &= hits - 1) {
+            const size_t at = i + size_t(std::countr_zero(hits));
+            const C mask = codes.at(at) ^ query;
+            const int n = mask.popcount();
+            index[found] = uint32_t(at);
+            distance[found] = uint16_t(n);
+            found += bound.admits(mask.w[0], n);
+        }
+        return found;
+    }
+    for (int v = 0; v < vectors512<C>; ++v) {
+        const Mask512<C> mask = within512(codes, i + v * lanes, d[v], q.q[0], q.limit, q.last);
+        if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
+    }
+    return found;
+}
+
+// Whether the first words of unrelated codes are seldom within the bound.
+template <class C>
+bool head_decides512(int bound) {
+    return 3 * bound < head512<C> * C::word_bits;
+}
+
+// Compares the first `words` words of every code with those of all queries. Returns where it stopped, less than a step
+// before `end`. Steps that may hold hits are noted first and looked at later: a branch for each would often be
+// mispredicted.
+template <class C, int words>
+MCH_AVX512 size_t scan_lanes512(const Planes<C>& codes, size_t i, size_t end, Lane<C>* lane) {
+    static_assert(kLanes == 4);
+    constexpr int lanes = lanes512<C>;
+    constexpr size_t step = kStep;
+    const Query512<C> q[kLanes] = {
+        {lane[0].query, lane[0].bound},
+        {lane[1].query, lane[1].bound},
+        {lane[2].query, lane[2].bound},
+        {lane[3].query, lane[3].bound},
+    };
+    while (i + step <= end) {
+        const size_t first = i, n = std::min(kNoted, (end - i) / step);
+        uint64_t noted[kLanes] = {};
+        for (size_t s = 0; s < n; ++s, i += step) {
+            __m512i least[kLanes];
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors512<C>; ++v)
+#pragma GCC unroll 4
+                for (size_t j = 0; j < kLanes; ++j) {
+                    const __m512i d = distance512(codes, i + v * lanes, q[j].q, 0, words);
+                    least[j] = v ? _mm512_min_epu32(least[j], d) : d;
+                }
+            for (size_t j = 0; j < kLanes; ++j) noted[j] |= uint64_t(at_most512<C>(least[j], q[j].limit) != 0) << s;
+        }
+        for (size_t j = 0; j < kLanes; ++j)
+            for (Lane<C>& l = lane[j]; noted[j]; noted[j] &= noted[j] - 1)
+                l.found += emit_step512(codes, first + size_t(std::countr_zero(noted[j])) * step, q[j], l.query,
+                                        l.bound, l.index + l.found, l.distance + l.found);
+    }
+    return i;
+}
+
+template <class C>
+MCH_AVX512 void scan_lanes_avx512(const Planes<C>& codes, size_t begin, size_t end, Lane<C>* lane) {
+    int widest = 0;
+    for (size_t j = 0; j < kLanes; ++j) {
+        lane[j].found = 0;
+        widest = std::max(widest, lane[j].bound.distance);
+    }
+    const size_t rest = head_decides512<C>(widest) ? scan_lanes512<C, head512<C>>(codes, begin, end, lane)
+                                                   : scan_lanes512<C, C::words>(codes, begin, end, lane);
+    for (size_t j = 0; j < kLanes; ++j)
+        lane[j].found += scan_avx512(codes, rest, end, lane[j].query, lane[j].bound, lane[j].index + lane[j].found,
+                                     lane[j].distance + lane[j].found);
 }
 
 template <class C>
@@ -304,7 +414,8 @@ MCH_AVX512 size_t residuals_avx512(const ResidualPlanes& group, size_t begin, si
 }
 
 template <class C>
-constexpr Kernels<C> avx512{scan_avx512<C>, lower_bounds_avx512<C>, select_avx512, occupied_avx512, residuals_avx512};
+constexpr Kernels<C> avx512{scan_avx512<C>, scan_lanes_avx512<C>, lower_bounds_avx512<C>,
+                            select_avx512,  occupied_avx512,      residuals_avx512};
 
 // --------------------------------------------------------------------------------------------- AVX2
 
@@ -410,7 +521,9 @@ MCH_AVX2 size_t residuals_avx2(const ResidualPlanes& group, size_t begin, size_t
 }
 
 template <class C>
-constexpr Kernels<C> avx2{scan_avx2<C>, lower_bounds_avx2<C>, select_avx2, occupied_portable, residuals_avx2};
+constexpr Kernels<C> avx2{scan_avx2<C>,         scan_lanes_in_turn<C, scan_avx2<C>>,
+                          lower_bounds_avx2<C>, select_avx2,
+                          occupied_portable,    residuals_avx2};
 
 #elif defined(__aarch64__)
 
@@ -474,7 +587,9 @@ void lower_bounds_neon(const Planes<C>& pivots, const uint8_t* radius, size_t n,
 }
 
 template <class C>
-constexpr Kernels<C> neon{scan_neon<C>, lower_bounds_neon<C>, select_portable, occupied_portable, residuals_portable};
+constexpr Kernels<C> neon{scan_neon<C>,         scan_lanes_in_turn<C, scan_neon<C>>,
+                          lower_bounds_neon<C>, select_portable,
+                          occupied_portable,    residuals_portable};
 
 #endif
 

@@ -50,12 +50,25 @@ struct ResidualPlanes {
     int radius;              // distance of the outermost shell from the pivot
 };
 
+// A query of a scan for several, and what it found. As few lanes as fill the registers.
+constexpr size_t kLanes = 4;
+template <class C>
+struct Lane {
+    C query;
+    Bound<C> bound;
+    uint32_t* index;
+    uint16_t* distance;
+    size_t found;
+};
+
 template <class C>
 struct Kernels {
     // Finds every code in [begin, end) within `bound` of `query`: writes index and distance, in index
     // order, and returns how many. The outputs need room for end - begin + kScanSlack elements.
     size_t (*scan)(const Planes<C>& codes, size_t begin, size_t end, const C& query, const Bound<C>& bound,
                    uint32_t* index, uint16_t* distance);
+    // The same for kLanes queries, which share each load of the codes.
+    void (*scan_lanes)(const Planes<C>& codes, size_t begin, size_t end, Lane<C>* lanes);
     // out[i] = distance(query, pivots[i]) - radius[i], clamped to 0…255, for i < n.
     void (*lower_bounds)(const Planes<C>& pivots, const uint8_t* radius, size_t n, const C& query, uint8_t* out);
     // Writes the positions i < n with low <= values[i] <= high, in order, and returns how many.

@@ -2,7 +2,9 @@
 // they differ in the codes they look at.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "collect.h"
@@ -10,6 +12,7 @@
 #include "planner.h"
 #include "residual.h"
 #include "substring.h"
+#include "workers.h"
 
 namespace mch {
 
@@ -46,9 +49,10 @@ class Searcher {
     }
 
     // Searches part after part for tasks [0, n). Strategy::substring builds a missing substring index;
-    // Strategy::automatic uses one only if it exists.
+    // Strategy::automatic uses one only if it exists. A large scan for a single task is shared by `threads`.
     void run(Task<C>* tasks, size_t n, const std::vector<View<C>>& parts, const std::vector<Plan<C>>& plans,
-             const LinearHash& hash, Strategy strategy) {
+             const LinearHash& hash, Strategy strategy, int threads) {
+        threads_ = n == 1 ? threads : 1;
         for (size_t i = 0; i < n; ++i) tasks[i].answered_by = Strategy::probe;
         n_waiting_ = 0;  // an earlier search may have run out of memory
         for (uint32_t p = 0; p < parts.size(); ++p) {
@@ -72,13 +76,17 @@ class Searcher {
         }
     }
 
+    // Whether a scan of so many codes takes much longer than waking a thread.
+    static bool shares(size_t codes) { return codes * C::words >= size_t(1) << 20; }
+
     size_t bytes() const {
         return lower_.capacity() * sizeof lower_[0] + near_.capacity() * sizeof near_[0] +
                range_.capacity() * sizeof range_[0] + pending_.capacity() * sizeof pending_[0];
     }
 
   private:
-    static constexpr size_t chunk = 2048;  // codes scanned before the bound is read again
+    static constexpr size_t chunk = 2048;        // codes scanned before the bound is read again
+    static constexpr size_t loose_chunk = 4096;  // the same for loose codes
     static constexpr size_t at_once = Segment<C>::most_at_once;
     static constexpr size_t line = 64 / sizeof(typename C::Word);  // words in a cache line
 
@@ -106,7 +114,7 @@ class Searcher {
         if (way == Experience::cells) read_cells(part, p, hash, *index, experience.of(c, Experience::scan));
         scan_pending(part, p, plan);
         const double ns = (nanoseconds() - start) / double(n);
-        experience.record(c, way, ns);
+        if (threads_ == 1) experience.record(c, way, ns);  // several are no measure for one
         if (!index && !seg.substring->failed && experience.sample()) {
             // The estimate knows the final bound; a search starts with a wider one, and reads more.
             const double cells = 3 * SubstringIndex<C>::cost(seg, one.query, one.found.bound().distance);
@@ -265,18 +273,22 @@ class Searcher {
 
     // Scans buckets [begin, end), no further than `cap`.
     void scan_range(Task<C>& t, const View<C>& part, uint32_t p, size_t begin, size_t end, int cap) {
-        const Bound<C> bound = cap < t.found.bound().distance ? Bound<C>{cap} : t.found.bound();
-        take(t, part, p, kernels<C>().scan(part.seg->codes(), begin, end, t.query, bound, index_, distance_));
+        take(t, part, p, kernels<C>().scan(part.seg->codes(), begin, end, t.query, capped(t, cap), index_, distance_));
+    }
+    static Bound<C> capped(const Task<C>& t, int cap) {
+        return cap < t.found.bound().distance ? Bound<C>{cap} : t.found.bound();
     }
 
     // Collects the first n of the buckets that a kernel found.
-    void take(Task<C>& t, const View<C>& part, uint32_t p, size_t n) {
+    void take(Task<C>& t, const View<C>& part, uint32_t p, size_t n) { take(t, part, p, n, index_, distance_); }
+    static void take(Task<C>& t, const View<C>& part, uint32_t p, size_t n, const uint32_t* index,
+                     const uint16_t* distance) {
         const auto* first_word = part.seg->code[0].data();
-        for (size_t i = 0; i < n; ++i) part.seg->prefetch_start(index_[i]);
+        for (size_t i = 0; i < n; ++i) part.seg->prefetch_start(index[i]);
         for (size_t i = 0; i < n; ++i) {
-            const int d = distance_[i];
-            const auto word = first_word[index_[i]] ^ t.query.w[0];
-            if (d > t.complete && t.found.bound().admits(word, d)) t.found.add(p, index_[i], d, word);
+            const int d = distance[i];
+            const auto word = first_word[index[i]] ^ t.query.w[0];
+            if (d > t.complete && t.found.bound().admits(word, d)) t.found.add(p, index[i], d, word);
         }
     }
 
@@ -376,21 +388,72 @@ class Searcher {
             for (Task<C>* t : pending_)  // in growing steps, so that the bound shrinks quickly
                 for (size_t at = begin, length = 64; at < std::min(end, begin + chunk); at += length, length *= 2)
                     scan_range(*t, part, p, at, std::min({end, at + length, begin + chunk}), t->guess);
-            scan_chunks(part, p, begin + chunk);
+            if (threads_ > 1 && shares(end - begin))
+                scan_shared(*pending_.front(), part, p, begin + chunk);
+            else
+                scan_chunks(part, p, begin + chunk);
             leave_pending([&](Task<C>& t) { return t.found.bound().distance <= t.guess; });
             for (Task<C>* t : pending_) t->complete = std::max(t->complete, t->guess), t->guess = seg.bits;
         }
     }
 
     void scan_chunks(const View<C>& part, uint32_t p, size_t begin) {
-        const size_t end = part.seg->n_buckets;
-        for (; begin < end && !pending_.empty(); begin += chunk)
-            for (size_t i = 0; i < pending_.size(); ++i) {
-                // Each task fetches its share of the next chunk.
-                for (size_t at = i * line; at < chunk; at += pending_.size() * line)
-                    part.seg->codes().prefetch(std::min(begin + chunk + at, end - 1));
-                scan_range(*pending_[i], part, p, begin, std::min(end, begin + chunk), pending_[i]->guess);
+        constexpr size_t length = loose_chunk;
+        const size_t end = part.seg->n_buckets, n = pending_.size();
+        for (; begin < end && n; begin += length) {
+            const size_t to = std::min(end, begin + length);
+            for (size_t i = 0; i < n; i += kLanes) {
+                const size_t some = std::min(kLanes, n - i);
+                // Each turn fetches its share of the next chunk.
+                const size_t last = std::min(end, to + length * (i + some) / n);
+                for (size_t at = to + length * i / n; at < last; at += line) part.seg->codes().prefetch(at);
+                if (some == kLanes)
+                    scan_lanes(part, p, begin, to, &pending_[i]);
+                else
+                    for (size_t j = i; j < n; ++j)
+                        for (size_t at = begin; at < to; at += chunk)
+                            scan_range(*pending_[j], part, p, at, std::min(to, at + chunk), pending_[j]->guess);
             }
+        }
+    }
+
+    // Scans the loose codes from `begin` for one task, on several threads. Each collects what it finds by itself.
+    void scan_shared(Task<C>& t, const View<C>& part, uint32_t p, size_t begin) {
+        constexpr size_t piece = 32 * chunk;
+        const size_t end = part.seg->n_buckets;
+        std::atomic<size_t> next{begin};
+        std::mutex merging;
+        parallel(threads_, [&] {
+            uint32_t index[chunk + kScanSlack];
+            uint16_t distance[chunk + kScanSlack];
+            SeenIds seen;
+            Task<C> own{.query = t.query, .hash = t.hash, .found = {}, .complete = t.complete, .guess = t.guess};
+            {
+                std::lock_guard lock(merging);
+                own.found.start_like(t.found, seen);
+            }
+            for (size_t from; (from = next.fetch_add(piece)) < end;)
+                for (size_t at = from; at < std::min(end, from + piece); at += chunk)
+                    take(own, part, p,
+                         kernels<C>().scan(part.seg->codes(), at, std::min(end, at + chunk), t.query,
+                                           capped(own, t.guess), index, distance),
+                         index, distance);
+            std::lock_guard lock(merging);
+            for (const auto& h : own.found.hits())
+                if (t.found.bound().admits(h.first_word, h.distance))
+                    t.found.add(p, h.bucket, h.distance, h.first_word);
+        });
+    }
+
+    // Scans buckets [begin, end) for kLanes tasks.
+    void scan_lanes(const View<C>& part, uint32_t p, size_t begin, size_t end, Task<C>* const* tasks) {
+        constexpr size_t room = loose_chunk + kScanSlack;
+        Lane<C> lanes[kLanes];
+        for (size_t j = 0; j < kLanes; ++j)
+            lanes[j] = {tasks[j]->query, capped(*tasks[j], tasks[j]->guess), lane_index_ + j * room,
+                        lane_distance_ + j * room, 0};
+        kernels<C>().scan_lanes(part.seg->codes(), begin, end, lanes);
+        for (size_t j = 0; j < kLanes; ++j) take(*tasks[j], part, p, lanes[j].found, lanes[j].index, lanes[j].distance);
     }
 
     // With more bits, reading their planes takes longer than reading the codes.
@@ -406,10 +469,13 @@ class Searcher {
     size_t n_waiting_ = 0;
     uint32_t index_[chunk + kScanSlack];
     uint16_t distance_[chunk + kScanSlack];
+    uint32_t lane_index_[kLanes * (loose_chunk + kScanSlack)];
+    uint16_t lane_distance_[kLanes * (loose_chunk + kScanSlack)];
     std::vector<uint8_t> lower_;
     std::vector<uint32_t> near_;
     std::vector<std::pair<size_t, size_t>> range_;
     std::vector<Task<C>*> pending_;
+    int threads_ = 1;
 };
 
 }  // namespace mch

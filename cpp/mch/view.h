@@ -28,6 +28,7 @@ struct View {
     uint32_t weight(uint32_t bucket, uint64_t enough) const {
         const uint32_t begin = seg->start(bucket), end = seg->start(bucket + 1);
         if (all_live() && seg->primary.empty()) return end - begin;
+        if (end - begin == 1) return seg->is_primary(begin) && live(begin);
         if (is_counted(end - begin)) return count(bucket).primary;
         if (all_live()) return uint32_t(count_bits(seg->primary.data(), begin, end));
         uint32_t n = 0;
