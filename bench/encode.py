@@ -69,8 +69,8 @@ def work(args: argparse.Namespace) -> float:
 
     from mchindex import MCHIndex
     from mchindex.images import open_rgb
+    from mchindex.inference.extract import resized
     from mchindex.models import MCHModel
-    from mchindex.models.extract import resized
     from mchindex.regions import WHOLE
 
     torch.set_num_threads(args.threads)
