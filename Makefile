@@ -51,6 +51,8 @@ bench: $(VENV)/installed $(VENV)/bench
 wheel: $(VENV)/dev
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+	PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --wheel-dir dist dist/*-linux_*.whl
+	rm dist/*-linux_*.whl
 
 clean:
 	rm -rf $(VENV) build dist
