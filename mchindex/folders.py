@@ -89,4 +89,6 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 def is_image_name(path: str) -> bool:
     """Whether a file has the suffix of an image format that is read."""
-    return is_read(Image.registered_extensions().get(os.path.splitext(path)[1].lower()))
+    suffix = os.path.splitext(path)[1].lower()
+    Image.preinit()  # the common formats: loading all takes longer than looking up many files
+    return is_read(Image.EXTENSION.get(suffix) or Image.registered_extensions().get(suffix))

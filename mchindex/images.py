@@ -122,7 +122,7 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
             if not bytes:
                 raise ImageError("the file is empty")
             stream.seek(0)
-            with Image.open(stream, formats=_formats()) as image:
+            with _identified(stream) as image:
                 _refuse_bomb(image)
                 size = image.size
                 if least is not None:
@@ -191,8 +191,19 @@ def is_read(kind: str | None) -> bool:
     return kind in FORMATS and kind in Image.OPEN
 
 
+def _identified(stream: IO[bytes]) -> ImageFile:
+    """Opens a picture; formats that are not common are loaded only if it needs them."""
+    Image.preinit()
+    try:
+        return Image.open(stream, formats=_formats())
+    except UnidentifiedImageError:
+        Image.init()
+        stream.seek(0)
+        return Image.open(stream, formats=_formats())
+
+
 def _formats() -> list[str]:
-    Image.init()
+    """The formats that are read, of those that Pillow has loaded."""
     return [kind for kind in Image.ID if is_read(kind)]
 
 
