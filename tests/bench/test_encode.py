@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 import encode
+from mchindex.images import open_rgb
 
 
 def test_pictures_have_the_size_that_is_asked_for(tmp_path: Path) -> None:
@@ -13,7 +13,7 @@ def test_pictures_have_the_size_that_is_asked_for(tmp_path: Path) -> None:
         folder = tmp_path / str(side)
         folder.mkdir()
         encode.draw(folder, 2, side)
-        assert [Image.open(f).size for f in sorted(folder.iterdir())] == [(side, side * 3 // 4)] * 2
+        assert [open_rgb(f).size for f in sorted(folder.iterdir())] == [(side, side * 3 // 4)] * 2
 
 
 def test_images_are_added_and_counted(tmp_path: Path) -> None:
