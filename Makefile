@@ -4,21 +4,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -path '*/shipped/*' -type f) CMakeLists.txt pyproject.toml
+SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -name '*.onnx' -o -path '*/shipped/*' -type f) CMakeLists.txt pyproject.toml
 
 .PHONY: demo test slow check format sanitize sanitize-all bench wheel clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/installed $(VENV)/plot $(VENV)/fast
+demo: $(VENV)/installed $(VENV)/plot $(VENV)/train
 	$(BIN)/mch demo --out demo
 
-test: $(VENV)/installed $(VENV)/test
+test: $(VENV)/installed $(VENV)/test $(VENV)/train
 	$(BIN)/pytest tests -m "not slow"
 
-slow: $(VENV)/installed $(VENV)/test
+slow: $(VENV)/installed $(VENV)/test $(VENV)/train
 	$(BIN)/pytest tests -m slow
 
-check: $(VENV)/installed $(VENV)/test $(VENV)/bench $(VENV)/dev
+check: $(VENV)/installed $(VENV)/test $(VENV)/train $(VENV)/bench $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror cpp/*.cpp cpp/*.h cpp/mch/*.cpp cpp/mch/*.h tests/cpp/*.cpp
@@ -41,7 +41,7 @@ sanitize: $(VENV)/installed $(VENV)/test $(VENV)/dev
 	PYTHON=$(BIN)/python sh tests/fuzz.sh $(FUZZ)
 
 # The whole suite under them, then what runs in threads under the thread sanitizer.
-sanitize-all: $(VENV)/installed $(VENV)/test $(VENV)/dev
+sanitize-all: $(VENV)/installed $(VENV)/test $(VENV)/train $(VENV)/dev
 	PYTHON=$(BIN)/python sh tests/sanitize.sh address,undefined tests
 	PYTHON=$(BIN)/python sh tests/sanitize.sh thread tests/engine/test_concurrency.py tests/engine/test_updates.py
 
@@ -51,6 +51,8 @@ bench: $(VENV)/installed $(VENV)/bench
 wheel: $(VENV)/dev
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+	PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --wheel-dir dist dist/*-linux_*.whl
+	rm dist/*-linux_*.whl
 
 clean:
 	rm -rf $(VENV) build dist
@@ -64,7 +66,7 @@ $(VENV)/installed: $(VENV)/python $(SOURCES)
 	$(PIP) .
 	touch $@
 
-$(VENV)/test $(VENV)/bench $(VENV)/dev $(VENV)/plot $(VENV)/fast: $(VENV)/python pyproject.toml
+$(VENV)/test $(VENV)/train $(VENV)/bench $(VENV)/dev $(VENV)/plot: $(VENV)/python pyproject.toml
 	$(BIN)/python -c "import tomllib; print('\n'.join(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(notdir $@)']))" > $@.txt
 	$(PIP) -r $@.txt
 	touch $@

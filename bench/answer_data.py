@@ -18,8 +18,8 @@ from common import Codes, Ids, progress
 from edits import Edited
 from mchindex.datasets import Dataset
 from mchindex.files import open_file, replacing
+from mchindex.inference.region_codes import Encoded
 from mchindex.models import MCHModel
-from mchindex.models.region_codes import Encoded
 from mchindex.regions import WHOLE, Boxes, Layout, grid, overlaps
 from mchindex.training.features import WHOLE_ONLY, FeatureCache, Fixed, unreadable
 from ship import parts

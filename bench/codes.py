@@ -22,8 +22,8 @@ from answer_data import Components, Features, Images, Photos, many_images
 from common import Codes, Ids, progress, script
 from file_codes import ImageCodes, write_codes
 from mchindex.datasets import open_dataset
+from mchindex.inference.region_codes import Encoded, RegionCodes
 from mchindex.models import MCHModel
-from mchindex.models.region_codes import Encoded, RegionCodes
 from mchindex.training.features import FeatureCache, Fixed, default_cache, unreadable
 from mchindex.training.options import TrainingOptions
 from mchindex.training.run import fit_from_views, labelled

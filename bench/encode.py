@@ -1,137 +1,147 @@
-"""How many images per second does `MCHIndex.add` take in, compared with the network alone?
+"""How many images does `MCHIndex.add` take in per second of CPU time, beside an earlier commit?
 
-    python bench/encode.py                         # drawn pictures of 640 x 480, as JPEG files
-    python bench/encode.py --side 1600 --images 200
+    python bench/encode.py                         # this commit and the one before it
+    python bench/encode.py --against v0.1 --images 200
 
-The network alone gets pixels in memory and computes features. `add` reads JPEG files, computes
-codes as well and stores them durably. Both run on ONNX Runtime and on torch, each in its own
-process with the same number of threads. Rounds are interleaved, and the median counts.
+`add` reads JPEG files of drawn pictures, 640 x 480 and 4000 x 3000 (12 megapixels), computes codes
+and stores them durably. The network alone gets pixels in memory and computes feature maps. Each
+runs in its own process; rounds of both versions are interleaved, and the median counts. Images per
+second of CPU time do not depend on the number of cores, nor much on what else a machine does.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import TypedDict
 
-import numpy as np
-
+from against import build_at, commit_of
 from common import RESULTS, progress, record, script, write_json
 
-CONTENDERS = ("network onnx", "add onnx", "network torch", "add torch")
 WARM_UP = 16  # images that are not timed
-BATCH = 8  # images per call of the network
+SIDES = {"640 x 480": 640, "4000 x 3000": 4000}
+LARGE = 40  # pictures of 12 megapixels
+WANTED = 1.8  # times as many images per second of CPU time as the earlier commit
+
+# It runs in both versions. Models are loaded before the clock starts.
+WORKER = """
+import json, sys, tempfile, time
+from pathlib import Path
+from mchindex import MCHIndex
+files = sorted(Path(sys.argv[1]).iterdir())
+with tempfile.TemporaryDirectory() as place, MCHIndex.open(Path(place, "index.mch")) as index:
+    index.add(files[:{warm_up}], progress=False)
+    clock, cpu = time.perf_counter(), time.process_time()
+    added = index.add(files[{warm_up}:], progress=False)
+    clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
+    assert len(added.added) == len(files) - {warm_up}, added.failed
+    network = 0.0
+    if len(sys.argv) > 2:
+        import numpy as np
+        run = index.model.extractor._run
+        pixels = np.random.default_rng(0).integers(0, 256, (8, 3, 224, 224), np.uint8)
+        run(pixels)
+        start = time.process_time()
+        for _ in range(10):
+            run(pixels)
+        network = 80 / (time.process_time() - start)
+print(json.dumps([len(added.added) / clock, len(added.added) / cpu, network]))
+"""
 
 
 class Speed(TypedDict):
-    contender: str
+    what: str  # the size of the pictures
+    version: str
     images_per_second: float  # median
-    all: list[float]  # one per round
-
-
-def summary(speeds: Mapping[str, Sequence[float]]) -> tuple[list[Speed], dict[str, float]]:
-    """One row per contender, and how their medians compare."""
-    rows: list[Speed] = [
-        {"contender": name, "images_per_second": median(all_), "all": list(all_)}
-        for name, all_ in speeds.items()
-    ]
-    middle = {row["contender"]: row["images_per_second"] for row in rows}
-    return rows, {
-        "add over network, onnx": middle["add onnx"] / middle["network onnx"],
-        "add over network, torch": middle["add torch"] / middle["network torch"],
-        "onnx over torch, network": middle["network onnx"] / middle["network torch"],
-        "onnx over torch, add": middle["add onnx"] / middle["add torch"],
-    }
+    images_per_cpu_second: float  # median
+    network_per_cpu_second: float | None  # median, of the network alone
+    all: list[list[float]]  # one per round
 
 
 def draw(folder: Path, images: int, side: int) -> None:
     """Writes drawn scenes as JPEG files, 4:3 as most photographs are."""
     from mchindex.datasets.scenes import SceneSource
 
-    source = SceneSource(images, 0, side)
+    source = SceneSource(images, 0, min(side, 640))
     for i in range(images):
         picture = source.image(i)
-        picture.crop((0, 0, side, side * 3 // 4)).save(folder / f"{i:05d}.jpg", quality=90)
+        width, height = picture.size
+        picture = picture.crop((0, 0, width, height * 3 // 4))
+        if side > width:  # drawing so many pixels would take minutes
+            picture = picture.resize((side, side * 3 // 4))
+        picture.save(folder / f"{i:05d}.jpg", quality=90)
 
 
-def work(args: argparse.Namespace) -> float:
-    """Runs one contender once, in this process; returns images per second."""
-    import torch
+def speed(folder: Path, site: Path | None, network: bool) -> list[float]:
+    """Images per second and per second of CPU time, and those of the network alone."""
+    environment = os.environ | ({"PYTHONPATH": str(site)} if site else {})
+    code = WORKER.replace("{warm_up}", str(WARM_UP))
+    command = [sys.executable, "-c", code, str(folder), *(["network"] if network else [])]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"adding pictures failed:\n{done.stderr[-2000:]}")
+    found: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
-    from mchindex import MCHIndex
-    from mchindex.images import open_rgb
-    from mchindex.models import MCHModel
-    from mchindex.models.extract import resized
-    from mchindex.regions import WHOLE
 
-    torch.set_num_threads(args.threads)
-    what, engine = args.worker.split()
-    model = MCHModel.load(args.model, engine=engine)
-    files = sorted(Path(args.folder).iterdir())
-    assert model.extractor.engine == engine
-    if what == "add":
-        with tempfile.TemporaryDirectory() as place:
-            index = MCHIndex.open(Path(place, "index.mch"), model=model)
-            index.add(files[:WARM_UP])
-            start = time.perf_counter()
-            added = index.add(files[WARM_UP:], progress=False)
-            seconds = time.perf_counter() - start
-            assert len(added.added) == len(files) - WARM_UP
-            index.close()
-        return (len(files) - WARM_UP) / seconds
-    few = np.stack([resized(open_rgb(f), WHOLE, model.backbone.size) for f in files[:WARM_UP]])
-    batches = (len(files) - WARM_UP) // BATCH
-    stream = (few[i * BATCH % WARM_UP :][:BATCH] for i in range(batches))
-    run = model.extractor._run
-    run(few)
-    with ThreadPoolExecutor(args.threads) as pool:
-        list(pool.map(run, [few[:BATCH]] * args.threads))
-        start = time.perf_counter()
-        list(pool.map(run, stream))
-        seconds = time.perf_counter() - start
-    return batches * BATCH / seconds
+def summary(
+    speeds: Mapping[tuple[str, str], Sequence[Sequence[float]]],
+) -> tuple[list[Speed], dict[str, float]]:
+    """One row per size and version, and how many times as many images this version takes in."""
+    rows: list[Speed] = []
+    for (what, version), all_ in speeds.items():
+        clock, cpu, network = (median(column) for column in zip(*all_, strict=True))
+        rows.append(
+            {
+                "what": what,
+                "version": version,
+                "images_per_second": clock,
+                "images_per_cpu_second": cpu,
+                "network_per_cpu_second": network or None,
+                "all": [list(row) for row in all_],
+            }
+        )
+    cpu_speed = {(row["what"], row["version"]): row["images_per_cpu_second"] for row in rows}
+    ratios = {
+        what: cpu_speed[what, "this"] / cpu_speed[what, "earlier"]
+        for what in dict.fromkeys(what for what, _ in speeds)
+    }
+    return rows, ratios
 
 
 def main() -> None:
     p = script(__doc__)
-    cores = len(os.sched_getaffinity(0))
-    p.add_argument("--model", default="coco-64", help="%(default)s")
-    p.add_argument("--images", type=int, default=600, help="%(default)s")
-    p.add_argument("--side", type=int, default=640, help="width in pixels (%(default)s)")
-    p.add_argument("--threads", type=int, default=cores, help="%(default)s")
+    p.add_argument("--against", default="HEAD~1", help="an earlier commit (%(default)s)")
+    p.add_argument("--images", type=int, default=600, help="of 640 x 480 (%(default)s)")
     p.add_argument("--rounds", type=int, default=3, help="%(default)s")
     p.add_argument("--json", type=Path, default=RESULTS / "encode.json", help="%(default)s")
-    p.add_argument("--worker", help=argparse.SUPPRESS)
-    p.add_argument("--folder", help=argparse.SUPPRESS)
     args = p.parse_args()
-    if args.worker:
-        print(json.dumps(work(args)))
-        return
-    speeds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    with tempfile.TemporaryDirectory() as folder:
-        progress(f"drawing {args.images} pictures")
-        draw(Path(folder), args.images + WARM_UP, args.side)
-        for round_ in range(args.rounds):
-            for name in CONTENDERS[:: 1 if round_ % 2 else -1]:
-                command = [sys.executable, __file__, "--worker", name, "--folder", folder]
-                command += ["--threads", str(args.threads), "--model", args.model]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                speeds[name].append(json.loads(done.stdout.splitlines()[-1]))
-                progress(f"{name}: {speeds[name][-1]:.1f} images/s")
+    earlier = commit_of(args.against)
+    with tempfile.TemporaryDirectory() as place:
+        sites = {"this": None, "earlier": build_at(earlier, Path(place, "earlier"))}
+        speeds: dict[tuple[str, str], list[list[float]]] = {}
+        for what, side in SIDES.items():
+            folder = Path(place, str(side))
+            folder.mkdir()
+            draw(folder, (args.images if side == 640 else LARGE) + WARM_UP, side)
+            for round_ in range(args.rounds):
+                for version, site in list(sites.items())[:: 1 if round_ % 2 else -1]:
+                    found = speed(folder, site, side == 640)
+                    speeds.setdefault((what, version), []).append(found)
+                    progress(f"{what}, {version}: {found[1]:.1f} images per second of CPU time")
     rows, ratios = summary(speeds)
-    for name, ratio in ratios.items():
-        print(f"{name}: {ratio:.2f}")
-    settings = {k: getattr(args, k) for k in ("model", "images", "side", "threads", "rounds")}
-    write_json(args.json, record(settings, 0, rows) | {"ratios": ratios})
+    for what, ratio in ratios.items():
+        print(f"{what}: {ratio:.2f} times as many images per second of CPU time")
+    settings = {"against": earlier, "images": args.images, "large": LARGE, "rounds": args.rounds}
+    write_json(args.json, record(settings, 0, rows) | {"ratios": ratios, "wanted": WANTED})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
     python bench/ship.py --data DIR --words         # only learn their words again
     python bench/ship.py --data DIR --measure       # only measure fine codes and words again
     python bench/ship.py --cards                    # only write the cards again
+    python bench/ship.py --graphs                   # only make the graphs again
 
 2,000 images of the database are not used in training, nor are the queries of the data set. The
 codes are measured by searching those images with the queries, ranks as `answers.py` does, and words
@@ -18,7 +19,7 @@ numbers of threads: some 3 % of the bits differ then, and the figures do not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,11 @@ from common import progress, script
 from mchindex.catalogue import SHIPPED
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.files import write_file
+from mchindex.inference.fine import FINE_BITS
+from mchindex.inference.graph import SHARED, SHARED_NAMES
 from mchindex.models import MCHModel
-from mchindex.models.fine import FINE_BITS, FineHash
+from mchindex.models.fine import FineHash
+from mchindex.models.graph import shared_graph
 from mchindex.models.words import Words
 from mchindex.training.features import FeatureCache, Fixed, default_cache
 from mchindex.training.measure import encode_dataset, measure
@@ -186,6 +190,14 @@ def finish(name: str, model: MCHModel, dataset: Dataset, args: argparse.Namespac
     write_card(name, args.out)
 
 
+def write_graphs(names: Sequence[str], folder: Path) -> None:
+    """Makes the graph of the backbone that all models share, and those of models that are there."""
+    write_file(SHARED / SHARED_NAMES[0], shared_graph())
+    for name in names:
+        if not MCHModel.load(folder / name, device="cpu").save_graph(folder / name):
+            raise SystemExit(f"{name} has no graph: ONNX Runtime gives something else than torch")
+
+
 def rank_figures(row: Mapping[str, Any]) -> dict[str, float]:
     """What a card says of one rank, of the figures of `answers.judged`."""
     return {
@@ -282,6 +294,7 @@ def main() -> None:
     what = p.add_mutually_exclusive_group(required=True)
     what.add_argument("--data", help="the data set, as for `mch train --data`")
     what.add_argument("--cards", action="store_true", help="train nothing, write the cards again")
+    what.add_argument("--graphs", action="store_true", help="train nothing, make graphs again")
     p.add_argument(
         "--names", nargs="+", choices=RECIPES, default=list(RECIPES), help="which models (all)"
     )
@@ -298,6 +311,9 @@ def main() -> None:
     if args.cards:
         for name in args.names:
             write_card(name, args.out)
+        return
+    if args.graphs:
+        write_graphs(args.names, args.out)
         return
     dataset = open_dataset(args.data)
     again = ((args.fine, fit_fine), (args.words, fit_words), (args.measure, measure_again))

@@ -30,8 +30,9 @@ from torch import Tensor
 
 from common import progress, script
 from mchindex.datasets import open_dataset
+from mchindex.inference.words import normal
 from mchindex.models.fine import FineHash
-from mchindex.models.words import Words, learn, normal, pooled, signs
+from mchindex.models.words import Words, learn, pooled, signs
 
 TABLE = Path(__file__).with_name("words.csv")
 # Words that are too general to search for.

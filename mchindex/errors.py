@@ -58,6 +58,18 @@ class ModelError(MCHError):
     """A model directory cannot be used: it is missing, damaged or too new."""
 
 
+class MissingExtraError(MCHError, ImportError):
+    """What was asked for needs packages that are not installed. The message says which command
+    installs them."""
+
+    def __init__(self, reason: str, extra: str = "train") -> None:
+        self.reason, self.extra = reason, extra
+        super().__init__(f"{reason}: run pip install 'mchindex[{extra}]'")
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        return MissingExtraError, (self.reason, self.extra)
+
+
 class DatasetError(MCHError, ValueError):
     """A data set cannot be used. The message says what is missing or wrong."""
 

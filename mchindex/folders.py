@@ -92,4 +92,6 @@ def is_image_name(path: str) -> bool:
     """Whether a file has the suffix of an image format that is read, perhaps with an extra."""
     if extra_of_name(path) is not None:
         return True
-    return is_read(Image.registered_extensions().get(os.path.splitext(path)[1].lower()))
+    suffix = os.path.splitext(path)[1].lower()
+    Image.preinit()  # the common formats: loading all takes longer than looking up many files
+    return is_read(Image.EXTENSION.get(suffix) or Image.registered_extensions().get(suffix))

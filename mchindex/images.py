@@ -134,12 +134,13 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
             if bytes > LARGEST:
                 raise ImageError(f"too large: the file has {bytes:,} bytes")
             extra = decoders.require(stream)
+            stream.seek(0)
             held = 0 if isinstance(source, BYTES) else bytes
             if extra == "raw":
                 return _read_raw(stream, least, held)
             if extra == "heic" and not is_read("HEIF"):
                 return _read_opened(decoders.open_heif(stream), least, held)
-            return _read_opened(Image.open(stream, formats=_formats()), least, held)
+            return _read_opened(_identified(stream), least, held)
     except MissingExtraError as error:
         raise MissingExtraError(error.extra, name) from None
     except UnidentifiedImageError as error:
@@ -256,8 +257,19 @@ def is_read(kind: str | None) -> bool:
     return kind in FORMATS and kind in Image.OPEN
 
 
+def _identified(stream: IO[bytes]) -> ImageFile:
+    """Opens a picture; formats that are not common are loaded only if it needs them."""
+    Image.preinit()
+    try:
+        return Image.open(stream, formats=_formats())
+    except UnidentifiedImageError:
+        Image.init()
+        stream.seek(0)
+        return Image.open(stream, formats=_formats())
+
+
 def _formats() -> list[str]:
-    Image.init()
+    """The formats that are read, of those that Pillow has loaded."""
     return [kind for kind in Image.ID if is_read(kind)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from mchindex.cli import app
+from mchindex.cli import make_app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "bench" / "README.md"]
@@ -60,7 +60,7 @@ def test_there_are_commands() -> None:
 @pytest.mark.parametrize("command", sorted(commands()))
 def test_commands_and_options_exist(command: str) -> None:
     _, name, *words = shlex.split(command)
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(make_app())
     known = group.commands[name]  # type: ignore[attr-defined]
     options = {option for parameter in known.params for option in parameter.opts}
     assert {word for word in words if word.startswith("-")} <= options

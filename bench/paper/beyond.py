@@ -13,7 +13,7 @@ import numpy as np
 
 from common import progress
 from mchindex.evaluation import Evaluation
-from mchindex.models.region_codes import MOST_CODES, RegionCodes
+from mchindex.inference.region_codes import MOST_CODES, RegionCodes
 from mchindex.regions import WHOLE, Layout, corners_and_centre, read_layout
 from mchindex.training.features import Fixed
 from mchindex.training.measure import Coded, measure

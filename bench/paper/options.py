@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from mchindex.models.extract import MODES, Mode
-from mchindex.models.hashing import check_bits
+from mchindex.inference.extract import MODES, Mode
+from mchindex.inference.region_codes import check_bits
 from mchindex.training.features import default_cache
 from mchindex.training.options import Labelling
 from paper.figures import SUPERVISED, UNSUPERVISED

@@ -28,10 +28,11 @@ from common import progress
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.errors import MCHError
 from mchindex.files import replacing, write_file
+from mchindex.inference.region_codes import Packed
 from mchindex.models import MCHModel, Policy, RegionCodes, create_method
 from mchindex.models.backbones import create_backbone
 from mchindex.models.extract import Extractor, choose_device
-from mchindex.models.hashing import HashMethod, Packed
+from mchindex.models.hashing import HashMethod
 from mchindex.models.views import Features
 from mchindex.progress import Display
 from mchindex.regions import corners_and_centre

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from common import progress
 from mchindex.evaluation import evaluate
 from mchindex.evaluation.curves import default_budgets
+from mchindex.inference.region_codes import Encoded, Packed, RegionCodes
 from mchindex.models import MCHModel
-from mchindex.models.hashing import Packed
-from mchindex.models.region_codes import Encoded, RegionCodes
 from mchindex.training.features import Fixed
 from mchindex.training.measure import Coded, as_codes, kept_by
 from paper.records import Curve, PairGroup, Pairs, Sensitivity, TwoClasses

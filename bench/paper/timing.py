@@ -20,9 +20,8 @@ from common import progress
 from contenders import OURS, PEERS, FailedError, Run, Worker
 from mchindex import BucketTable
 from mchindex.evaluation.curves import default_ks
+from mchindex.inference.region_codes import Encoded, Packed
 from mchindex.models import MCHModel
-from mchindex.models.hashing import Packed
-from mchindex.models.region_codes import Encoded
 from mchindex.training.measure import Coded, kept_by
 from paper.records import BucketTime, TimeCurve, TimePoint, Timing
 from paper.runs import Data

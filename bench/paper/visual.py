@@ -13,8 +13,8 @@ from PIL import Image
 
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.demo import MODEL, PICTURES, scenes_demo
+from mchindex.inference.region_codes import RegionCodes
 from mchindex.models import MCHModel
-from mchindex.models.region_codes import RegionCodes
 from mchindex.progress import Display
 from mchindex.regions import WHOLE
 from mchindex.training.measure import Coded, encode_dataset, kept_by

@@ -1,38 +1,38 @@
-"""The command `mch`: one file per command. Torch is imported only when a command needs it."""
+"""The command `mch`: one file per command, which is imported when it is run."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from mchindex import __version__
-from mchindex.cli.add import add as add_command  # the name `add` is taken by its module
-from mchindex.cli.backup import backup as backup_command
-from mchindex.cli.demo import demo as demo_command
-from mchindex.cli.duplicates import duplicates as duplicates_command
 from mchindex.cli.errors import BAD_INPUT, exit_code, say
-from mchindex.cli.evaluate import evaluate as evaluate_command
-from mchindex.cli.export import export as export_command
-from mchindex.cli.importing import import_ as import_command
-from mchindex.cli.info import info as info_command
-from mchindex.cli.methods import methods as methods_command
-from mchindex.cli.models import models as models_command
-from mchindex.cli.remove import remove as remove_command
-from mchindex.cli.search import search as search_command
-from mchindex.cli.train import train as train_command
-from mchindex.cli.verify import verify as verify_command
 
-app = typer.Typer(
-    name="mch",
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,  # unexpected errors show a plain traceback
-)
+# The commands by help panel: the module of each in this package, and its function if that has
+# another name.
+_COMMANDS = {
+    "Images": {"add": "add", "search": "search", "duplicates": "duplicates", "remove": "remove"},
+    "Upkeep": {
+        "info": "info",
+        "verify": "verify",
+        "backup": "backup",
+        "export": "export",
+        "import": "importing:import_",
+    },
+    "Learning": {
+        "models": "models",
+        "train": "train",
+        "eval": "evaluate",
+        "methods": "methods",
+        "demo": "demo",
+    },
+}
 
 
 def _version(asked: bool) -> None:
@@ -41,7 +41,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _mch(
     context: typer.Context,
     version: Annotated[
@@ -64,31 +63,22 @@ def _mch(
         typer.echo(context.get_help(), nl=False)
 
 
-_COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
-    "Images": {
-        "add": add_command,
-        "search": search_command,
-        "duplicates": duplicates_command,
-        "remove": remove_command,
-    },
-    "Upkeep": {
-        "info": info_command,
-        "verify": verify_command,
-        "backup": backup_command,
-        "export": export_command,
-        "import": import_command,
-    },
-    "Learning": {
-        "models": models_command,
-        "train": train_command,
-        "eval": evaluate_command,
-        "methods": methods_command,
-        "demo": demo_command,
-    },
-}
-for _panel, _commands in _COMMANDS.items():
-    for _name, _command in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_command)
+def make_app(only: str | None = None) -> typer.Typer:
+    """The command line, or that of one command, which takes much less time to build."""
+    app = typer.Typer(
+        name="mch",
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,  # unexpected errors show a plain traceback
+    )
+    app.callback(invoke_without_command=True)(_mch)
+    for panel, commands in _COMMANDS.items():
+        for name, place in commands.items():
+            if only in (None, name):
+                module, _, function = place.partition(":")
+                found = getattr(import_module(f"mchindex.cli.{module}"), function or module)
+                app.command(name, rich_help_panel=panel)(found)
+    return app
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -96,7 +86,13 @@ def run(arguments: Sequence[str]) -> int:
 
     0: success; 1: partly done, or nothing found; 2: bad input; 130: interrupted by Ctrl-C.
     """
-    return exit_code(lambda: app(list(arguments), prog_name="mch", standalone_mode=False))
+    first = arguments[0] if arguments else ""
+    only = first if any(first in commands for commands in _COMMANDS.values()) else None
+
+    def work() -> Any:
+        return make_app(only)(list(arguments), prog_name="mch", standalone_mode=False)
+
+    return exit_code(work)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from mchindex.progress import per_second, seconds
 
 if TYPE_CHECKING:
     from mchindex.index.adding import Added
-    from mchindex.models import MCHModel
+    from mchindex.inference import Encoder
 
 LISTED = 20  # failed images listed without --verbose, at most
 SAMPLE = 300  # images on which --codes is calibrated, at most
@@ -133,7 +133,6 @@ def add(
     chosen = model if codes is None else _on_budget(index, model, codes, paths, device)
     with MCHIndex.open(index, chosen, wait=wait, device=device) as opened:
         try:
-            _ = opened.model.extractor  # loaded before the clock starts
             began = time.monotonic()
             result = opened.add(
                 paths,
@@ -205,20 +204,20 @@ def _check_model(index: Path, model: str | None) -> None:
 
 def _on_budget(
     index: Path, model: str | None, codes: float, paths: Sequence[str], device: str
-) -> MCHModel | None:
+) -> Encoder | None:
     """The model of a new index, set to keep this many codes per image on average."""
     from mchindex.errors import ImageError
     from mchindex.images import open_rgb
     from mchindex.index.inputs import to_items
     from mchindex.index.model import DEFAULT_MODEL
-    from mchindex.models import MCHModel
+    from mchindex.inference import load_model
     from mchindex.storage.store import Store
 
     if Store.exists(index):
         options = "--model and --codes are" if model else "--codes is"
         say(f"{options} ignored: {index} already exists")
         return None
-    loaded = MCHModel.load(DEFAULT_MODEL if model is None else model, device=device)
+    loaded = load_model(DEFAULT_MODEL if model is None else model, device=device)
     loaded.check_codes(codes)
     files = [item.path for item in to_items(list(paths))[0] if item.path and not item.error]
     sample = []

@@ -164,9 +164,9 @@ def _load(
     folder: Path, sigma: float | None, xi: float | None, device: str, engine: Any
 ) -> MCHModel:
     """Loads the model. Checks the options first: errors while loading are blamed on its files."""
+    from mchindex.catalogue import CONFIG
     from mchindex.models import MCHModel
     from mchindex.models.extract import choose_device
-    from mchindex.models.mch import CONFIG
     from mchindex.regions import check_sigma
     from mchindex.training.run import CHECKPOINT
 

@@ -20,6 +20,19 @@ def models(
         list[Path] | None,
         typer.Argument(metavar="DIR", help="More folders to search for models."),
     ] = None,
+    name: Annotated[
+        list[str] | None,
+        result_option("--name", metavar="NAME", help="Only this model; may be repeated."),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        result_option(
+            "--export",
+            metavar="DIR",
+            help="Write each model as an ONNX graph for other runtimes, DIR/NAME.onnx. This needs "
+            "torch: pip install 'mchindex[train]'.",
+        ),
+    ] = None,
     as_json: Annotated[bool, result_option("--json", help="Print a JSON array.")] = False,
 ) -> None:
     """List the models that ship with mchindex, your own, and those in the current folder.
@@ -30,6 +43,7 @@ def models(
     Examples:
       mch models
       mch models trained --json | jq -r '.[].name'
+      mch models --name coco-64 --export graphs
       mch add photos --model coco-64
     """
     from mchindex.catalogue import listed
@@ -60,6 +74,13 @@ def models(
                 "path": str(model.path),
             },
         )
+    if name:
+        found = {path: facts for path, facts in found.items() if facts["name"] in name}
+        if unknown := set(name) - {facts["name"] for facts in found.values()}:
+            raise ValueError(f"there is no model {min(unknown)}: mch models lists them")
+    if export is not None:
+        for path, facts in found.items():
+            facts["onnx"] = str(_export(path, export))
     if as_json:
         show.print_json(list(found.values()))
         return
@@ -67,6 +88,20 @@ def models(
         typer.echo("no models found: train one with mch train")
         return
     _print(list(found.values()))
+    for facts in found.values():
+        if export is not None:
+            typer.echo(f"wrote {facts['onnx']}")
+
+
+def _export(model: Path, folder: Path) -> Path:
+    """Writes a model as an ONNX graph; returns its file."""
+    from mchindex.models import MCHModel
+    from mchindex.models.graph import export_whole
+
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{model.name}.onnx"
+    export_whole(MCHModel.load(model), target)
+    return target
 
 
 def _figure(about: Mapping[str, Any], names: tuple[str, ...]) -> float | None:

@@ -255,7 +255,7 @@ def use_threads(threads: int | None) -> int:
     """Sets the number of threads that torch uses; returns it, or 0 for all cores."""
     if threads is None:
         return 0
-    from mchindex.models.extract import set_threads
+    from mchindex.inference.threads import set_threads
 
     set_threads(threads)
     return threads

@@ -277,7 +277,7 @@ class _Answer:
     def _words(self, index: MCHIndex, picture: Image.Image | None) -> Mapping[Id, Sequence[str]]:
         """The names of things that the query and each hit show."""
         if self.of_text:
-            from mchindex.models.words import read_text
+            from mchindex.inference.words import read_text
 
             words = read_text(str(self.query))
             named = [word for word, wanted in words if wanted] or [

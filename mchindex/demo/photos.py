@@ -109,7 +109,7 @@ def photos_demo(
     name = Path(stats["model"]).name if stats["model"] else "your model"
     about = (
         f"{len(result):,} pictures from {folder.resolve()}, encoded with the model {name} "
-        f"({type(used.method).__name__}, {used.bits}-bit codes)."
+        f"({used.method_name.upper()}, {used.bits}-bit codes)."
     )
     if stats["images"] > len(result):
         about += f" The index also holds {stats['images'] - len(result):,} from other folders."

@@ -45,8 +45,8 @@ from mchindex.evaluation import Codes, Evaluation, evaluate
 from mchindex.files import read_file, write_file
 from mchindex.index import MCHIndex, Stored
 from mchindex.index.results import Hit
+from mchindex.inference.region_codes import Packed
 from mchindex.models import MCHModel
-from mchindex.models.hashing import Packed
 from mchindex.progress import Progress, Step, part_of, silent
 from mchindex.regions import in_fractions
 from mchindex.storage.records import Row, code_type

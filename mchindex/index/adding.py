@@ -20,7 +20,7 @@ from mchindex.storage.records import Id, Known, Row, code_type
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
-    from mchindex.models import MCHModel
+    from mchindex.inference.encoder import Encoder
 
 BATCH = 256  # images per commit, at most
 PATIENCE = 2.0  # seconds after which a smaller batch is committed
@@ -97,7 +97,7 @@ class Adding:
         self,
         store: Store,
         table: LiveTable,
-        model: MCHModel,
+        model: Encoder,
         batch: int,
         update: bool,
         again: bool = False,
@@ -107,7 +107,7 @@ class Adding:
         """
         self._store, self._table, self._model = store, table, model
         self._batch, self._update = batch, update
-        self._again = again and model.fine is not None
+        self._again = again and model.fine_kind is not None
         self._boxes = model.layout.array()
         self._under_way: Counter[Id] = Counter()
 
@@ -178,7 +178,7 @@ class Adding:
         self, batch: Sequence[Item], features: Sequence[NDArray[np.float16]], result: Added
     ) -> tuple[list[Id], list[Failure]]:
         """Commits a batch; returns what was stored and what failed."""
-        # One call for the whole batch: many small calls to torch slow down the backbone.
+        # One call for the whole batch: many small calls slow down the backbone.
         codes = iter(self._encoded(features))
         rows: list[Row] = []
         failed: list[Failure] = []
@@ -221,9 +221,9 @@ class Adding:
         entries["keep"] = encoded.keep[encoded.images, encoded.regions]
         ends = np.searchsorted(encoded.images, np.arange(len(encoded.kept) + 1))
         codes = [entries[a:b].tobytes() for a, b in itertools.pairwise(ends)]
-        if self._model.fine is None:
+        if (hash_ := self._model.fine) is None:
             return [(code, None) for code in codes]
-        fine = self._model.fine.codes(joined)
+        fine = hash_.codes(joined)
         return [(code, some.tobytes()) for code, some in zip(codes, fine, strict=True)]
 
 

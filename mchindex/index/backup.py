@@ -16,12 +16,12 @@ from mchindex.storage.schema import FILE
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
-    from mchindex.models import MCHModel
+    from mchindex.inference.encoder import Encoder
 
 MODEL_FOLDER = "model"  # in the index's folder, unless the model ships with mchindex
 
 
-def back_up(store: Store, target: Path, model: MCHModel | None = None) -> None:
+def back_up(store: Store, target: Path, model: Encoder | None = None) -> None:
     """Copies the store, its model and its snapshot to a new folder, which appears when complete.
 
     `model` is the model of an index in memory, or of one that was moved, which has no model folder

@@ -46,8 +46,8 @@ from mchindex.storage.records import Id, Row, row_metadata, unpack_codes
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
-    from mchindex.models import MCHModel
-    from mchindex.models.words import Words
+    from mchindex.inference.encoder import Encoder
+    from mchindex.inference.words import KnownWords
 
 BULK = 50_000  # images per commit in `add_codes`
 RECORDS = 5_000  # images per commit in `add_records`
@@ -128,7 +128,7 @@ class MCHIndex:
         return cls(model, bits=bits, _store=Store(folder), wait=wait, device=device)
 
     @property
-    def model(self) -> MCHModel:
+    def model(self) -> Encoder:
         """The model that fills the index. It is loaded when it is first needed."""
         return self._model.model
 
@@ -491,7 +491,7 @@ class MCHIndex:
         """The words that `search(text=…)` takes and that start with `prefix`, in order."""
         return self._words().starting(prefix)
 
-    def _words(self) -> Words:
+    def _words(self) -> KnownWords:
         """The words of the model. Raises ValueError if there are none."""
         words, kind = self.model.words, self._live.fine_kind
         if words is None:
@@ -643,7 +643,7 @@ class MCHIndex:
         Others may search and add meanwhile. An index in memory can be saved this way.
         """
         own = self._store.is_in_place()  # its model is in its folder
-        model = self.model if self.identity.has_model and not own else None
+        model = self._model.saved if self.identity.has_model and not own else None
         back_up(self._store, Path(path), model)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from mchindex.regions import Box, Layout, PixelBox, in_pixels
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
-    from mchindex.models import MCHModel
+    from mchindex.inference.encoder import Encoder
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,13 @@ class Identity:
     name: str | None = None  # of the model, if it has one
     regions: tuple[str, ...] = ()
     boxes: tuple[Box, ...] = ()
+    xi: float | None = None  # from which probability regions are kept; None: the model's own
 
     @classmethod
-    def of_model(cls, model: MCHModel, name: str | None) -> Identity:
-        layout = model.layout
-        return cls(model.bits, model.fingerprint, name, tuple(layout.names), tuple(layout.boxes))
+    def of_model(cls, model: Encoder, name: str | None) -> Identity:
+        regions, boxes = tuple(model.layout.names), tuple(model.layout.boxes)
+        xi = None if model.xi == model.own_xi else model.xi
+        return cls(model.bits, model.fingerprint, name, regions, boxes, xi)
 
     @classmethod
     def of_codes(cls, bits: int) -> Identity:
@@ -51,7 +53,10 @@ class Identity:
         regions = tuple(map(str, facts["names"]))
         if len(regions) != len(boxes) or facts["bits"] not in range(8, 257, 8):
             raise ValueError("an identity needs one box per region, and codes of 8 to 256 bits")
-        return cls(facts["bits"], facts["fingerprint"], facts["name"], regions, tuple(boxes))
+        xi = facts.get("xi")
+        if xi is not None and not (isinstance(xi, (int, float)) and 0 <= xi <= 1):
+            raise ValueError("xi is a probability")
+        return cls(facts["bits"], facts["fingerprint"], facts["name"], regions, tuple(boxes), xi)
 
     @classmethod
     def of_store(cls, store: Store) -> Identity | None:
@@ -65,13 +70,14 @@ class Identity:
             raise store.unreadable("model") from None
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        facts = {
             "bits": self.bits,
             "fingerprint": self.fingerprint,
             "name": self.name,
             "names": list(self.regions),
             "boxes": [list(box) for box in self.boxes],
         }
+        return facts if self.xi is None else facts | {"xi": self.xi}
 
     @property
     def has_model(self) -> bool:
@@ -127,12 +133,12 @@ class FineIdentity:
     cells: NDArray[np.uint8]  # (cells, bits // 8), see `FineTable`
 
     @classmethod
-    def of_model(cls, model: MCHModel) -> FineIdentity | None:
+    def of_model(cls, model: Encoder) -> FineIdentity | None:
         """None if the model has no fine codes."""
         fine = model.fine
         if fine is None:
             return None
-        return cls(fine.bits, fine.fingerprint, fine.cells.cpu().numpy())
+        return cls(fine.bits, fine.fingerprint, fine.packed_cells)
 
     @classmethod
     def of_store(cls, store: Store) -> FineIdentity | None:

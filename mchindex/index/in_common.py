@@ -21,8 +21,8 @@ from mchindex.storage.records import Id
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
-    from mchindex.models import MCHModel
-    from mchindex.models.words import Words
+    from mchindex.inference.encoder import Encoder
+    from mchindex.inference.words import KnownWords
 
 # The least probability for both pictures. Of COCO's classes that are named for neighbours among its
 # photographs, 96 % are labels of both; with 0.5, 89 %.
@@ -77,13 +77,13 @@ def in_common(
 class Things:
     """The words of a model, for pictures that are given by the fine codes of their regions."""
 
-    def __init__(self, words: Words) -> None:
-        from mchindex.models.words import WHOLE_SHARE
+    def __init__(self, words: KnownWords) -> None:
+        from mchindex.inference.words import WHOLE_SHARE
 
         self._names = [names.split(", ")[0] for names in words.names]
-        vectors = words.vectors.cpu().float().numpy()
+        steps, self._curves = words.arrays()
+        vectors = steps.astype(np.float32)
         self._weights = (vectors / np.abs(vectors).sum(1, keepdims=True)).T.copy()
-        self._curves = words.curves.cpu().numpy()
         self._units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         near = (self._units @ self._units.T >= NEAR).sum(1)
         self._near = near
@@ -126,15 +126,16 @@ class Things:
 
 
 @lru_cache(maxsize=1)  # a page has many queries of one index
-def _things(words: Words) -> Things:
+def _things(words: KnownWords) -> Things:
     return Things(words)
 
 
 def _of_picture(
-    model: MCHModel, query: Source | None, region: Sequence[float] | str | None
+    model: Encoder, query: Source | None, region: Sequence[float] | str | None
 ) -> NDArray[np.uint8] | None:
     """The fine codes of a picture's regions, or of a part of it."""
-    if query is None or model.fine is None:
+    fine_codes = model.fine
+    if query is None or fine_codes is None:
         return None
     if isinstance(region, str):
         raise TypeError("the region of a query must be a box (x0, y0, x1, y1) in pixels")
@@ -145,7 +146,7 @@ def _of_picture(
     features = model.extractor.collect(
         [query], lambda source: (read_picture(source, model.least).image, boxes), len(boxes)
     )
-    return model.fine.codes(features[0])
+    return fine_codes.codes(features[0])
 
 
 def _stored(store: Store, table: FineTable, ids: Sequence[Id]) -> dict[Id, NDArray[np.uint8]]:

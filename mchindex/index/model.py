@@ -15,10 +15,10 @@ from mchindex.index.ranking import Query
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
-    from mchindex.models import MCHModel
+    from mchindex.inference import Encoder
 
 DEFAULT_MODEL = "coco-64"
-AnyModel: TypeAlias = Union["MCHModel", str, os.PathLike[str]]  # a model, its name or its folder
+AnyModel: TypeAlias = Union["Encoder", str, os.PathLike[str]]  # a model, its name or its folder
 
 
 class IndexModel:
@@ -38,7 +38,8 @@ class IndexModel:
         """
         self._store, self._wait, self._device = store, wait, device
         self._lock = threading.RLock()
-        self._model: MCHModel | None = None
+        self._model: Encoder | None = None
+        self._saved: Encoder | None = None  # the same, with the xi that it was saved with
         self._fine_made: str | None = None  # fingerprint of the model's fine hash, once needed
         self.identity = self._identified(model, bits)
         self.fine = FineIdentity.of_store(store)  # None: the index has no fine codes
@@ -71,7 +72,7 @@ class IndexModel:
     def _new_identity(self, model: AnyModel | None, bits: int | None) -> Identity:
         if model is None and bits is not None:
             return Identity.of_codes(bits)
-        self._model = self._loaded(DEFAULT_MODEL if model is None else model)
+        self._model = self._saved = self._loaded(DEFAULT_MODEL if model is None else model)
         if bits is not None and bits != self._model.bits:
             raise ValueError(f"the model's codes have {self._model.bits} bits, not {bits}")
         name = shipped_name(self._model.fingerprint)
@@ -79,12 +80,12 @@ class IndexModel:
             name = os.path.basename(os.path.abspath(model))
         return Identity.of_model(self._model, name)
 
-    def _loaded(self, model: AnyModel) -> MCHModel:
-        from mchindex.models import MCHModel
+    def _loaded(self, model: AnyModel) -> Encoder:
+        from mchindex.inference import load_model
 
-        if isinstance(model, MCHModel):
-            return model
-        return MCHModel.load(model, device=self._device)
+        if isinstance(model, (str, os.PathLike)):
+            return load_model(model, device=self._device)
+        return model
 
     def _keep_model(self) -> None:
         """Copies a model that does not ship into the index, which then needs no other files."""
@@ -101,7 +102,8 @@ class IndexModel:
         The model need not be loaded for this.
         """
         if self._model is not None:
-            return 0 if self._model.fine is None else self._model.fine.bits
+            kind = self._model.fine_kind
+            return 0 if kind is None else kind[0]
         own = None if self._store.folder is None else self._store.folder / MODEL_FOLDER
         place = (
             own if own is not None and own.is_dir() else find(self.identity.name or DEFAULT_MODEL)
@@ -115,10 +117,11 @@ class IndexModel:
 
     def fine_agrees(self, fine: FineIdentity | None) -> bool:
         """Whether the model, which is loaded, makes fine codes of this kind."""
-        if fine is None or self.model.fine is None:
+        if fine is None:
             return False
         if self._fine_made is None:  # hashing its weights for every query would take longer
-            self._fine_made = self.model.fine.fingerprint
+            kind = self.model.fine_kind
+            self._fine_made = "" if kind is None else kind[1]
         return self._fine_made == fine.fingerprint
 
     def encode_queries(
@@ -133,24 +136,26 @@ class IndexModel:
 
         Raises ModelMismatchError if the index has fine codes of another kind.
         """
-        new, old = FineIdentity.of_model(self.model), FineIdentity.of_store(self._store)
-        if new is None and old is not None:
+        kind, old = self.model.fine_kind, FineIdentity.of_store(self._store)
+        if kind is None and old is not None:
             raise ModelMismatchError(
                 f"{self._store.name} has fine codes, and this copy of its model makes none: open "
                 "the index without naming a model"
             )
-        if new is None:
+        if kind is None:
             return None
         if old is None:
             self._keep_model()  # the one in the index may be without fine codes
-            self._store.set(fine=new.to_json())
-        elif old.fingerprint != new.fingerprint:
+            old = FineIdentity.of_model(self.model)
+            assert old is not None
+            self._store.set(fine=old.to_json())
+        elif old.fingerprint != kind[1]:
             raise ModelMismatchError(
                 f"{self._store.name} has the fine codes of another version of its model: create a "
                 "new index"
             )
-        self.fine = new
-        return new
+        self.fine = old
+        return old
 
     def _use(self, model: AnyModel, identity: Identity) -> None:
         loaded = self._loaded(model)
@@ -159,10 +164,18 @@ class IndexModel:
                 f"{self._store.name} was filled by {identity.title}, not by this one "
                 f"({loaded.fingerprint}): open it without a model, or create a new index"
             )
-        self._model = loaded
+        self._saved = loaded
+        self._model = loaded if identity.xi is None else loaded.with_xi(identity.xi)
 
     @property
-    def model(self) -> MCHModel:
+    def saved(self) -> Encoder:
+        """The model as it is copied: the xi of the index is in its identity."""
+        _ = self.model
+        assert self._saved is not None
+        return self._saved
+
+    @property
+    def model(self) -> Encoder:
         """The model, loaded when it is first needed."""
         with self._lock:
             if self._model is None:

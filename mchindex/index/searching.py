@@ -37,7 +37,7 @@ from mchindex.storage.records import Id, Row, row_metadata, unpack_codes, unpack
 from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
-    from mchindex.models.words import WordQuery
+    from mchindex.inference.words import WordQuery
 
 FILTERS = 8  # filters whose results are cached
 MOST_HITS = 2**27  # per query, with those that are skipped: the arrays of more would not fit

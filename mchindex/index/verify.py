@@ -322,10 +322,12 @@ def _model(folder: Path, identity: Identity, load: bool, report: Verified) -> No
         )
     elif load:
         from mchindex.errors import ModelError
-        from mchindex.models import MCHModel
+        from mchindex.inference import GraphModel, load_model
 
         try:
-            MCHModel.load(place)
+            model = GraphModel.load(place) or load_model(place)
+            if isinstance(model, GraphModel):
+                model.check()
         except ModelError as error:
             report.problems.append(str(error))
 

@@ -18,7 +18,7 @@ from mchindex.index.ranking import Allowed
 from mchindex.index.results import Found
 
 if TYPE_CHECKING:
-    from mchindex.models.words import WordQuery
+    from mchindex.inference.words import WordQuery
 
 
 def ranked_by_words(

@@ -6,36 +6,25 @@ features say, so that copies and parts of a picture, and pictures that look alik
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import torch
 import torch.nn.functional as nnf
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mchindex.models.hashing import Packed, pack, sign
+from mchindex.inference.fine import FINE_BITS, FineCodes, check_fine_bits, fine_fingerprint
+from mchindex.inference.region_codes import Packed
+from mchindex.models.hashing import pack, sign
 from mchindex.progress import Progress, Step, silent
 
-FINE_BITS = 256
-MOST_FINE_BITS = 1024
 CELLS = 4096  # groups of similar fine codes, in a model that was fitted to enough images
-MOST_CELLS = 1 << 16  # that a table takes
 PER_CELL = 16  # codes, at least, for each cell
 ROTATIONS, ROUNDS = 50, 8  # iterations of ITQ and of the clustering
 SAMPLE = 60_000  # features, at most, that a fit uses
 ROWS = 4096  # of features or codes per pass
 
 
-def check_fine_bits(bits: int) -> int:
-    if bits % 8 or not 8 <= bits <= MOST_FINE_BITS:
-        raise ValueError(
-            f"fine codes have a multiple of 8 bits, from 8 to {MOST_FINE_BITS}, not {bits}"
-        )
-    return bits
-
-
-class FineHash(nn.Module):
+class FineHash(nn.Module, FineCodes):
     """Turns features into fine codes: the signs of a projection, see `project`."""
 
     mean: Tensor  # (dim,)
@@ -49,17 +38,17 @@ class FineHash(nn.Module):
         self.register_buffer("cells", torch.zeros(cells, bits // 8, dtype=torch.uint8))
 
     @property
-    def bits(self) -> int:
+    def bits(self) -> int:  # type: ignore[override]
         return self.rotation.shape[1]
 
     @property
-    def fingerprint(self) -> str:
-        """A hash of all that fine codes depend on, besides the features."""
-        total = hashlib.sha256()
-        for tensor in (self.mean, self.rotation, self.cells):
-            total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            total.update(tensor.cpu().contiguous().numpy().tobytes())
-        return total.hexdigest()[:32]
+    def fingerprint(self) -> str:  # type: ignore[override]
+        parts = (self.mean, self.rotation, self.cells)
+        return fine_fingerprint(*((str(part.dtype), part.cpu().numpy()) for part in parts))
+
+    @property
+    def packed_cells(self) -> Packed:
+        return self.cells.cpu().numpy()
 
     def project(self, features: Tensor) -> Tensor:
         """(…, dim) -> (…, bits): one real number per bit. Its sign is the bit of the code, and its
@@ -68,13 +57,8 @@ class FineHash(nn.Module):
         return (nnf.normalize(x, dim=-1) - self.mean) @ self.rotation
 
     def projections(self, features: NDArray[np.float16]) -> NDArray[np.float32]:
-        """What `project` gives for an array."""
         with torch.inference_mode():
             return self.project(torch.from_numpy(features)).cpu().numpy()
-
-    def codes(self, features: NDArray[np.float16]) -> Packed:
-        """(…, dim) -> (…, bits // 8): packed codes."""
-        return np.packbits(self.projections(features) > 0, axis=-1)
 
     @classmethod
     def fit(

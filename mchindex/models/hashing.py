@@ -12,14 +12,12 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mchindex.inference.region_codes import Packed, check_bits
 from mchindex.models.settings import Settings
 from mchindex.models.views import Views, similar
 from mchindex.progress import Progress, silent
-
-Packed = NDArray[np.uint8]  # (n, bits // 8), as np.packbits packs them
 
 
 def sign(x: Tensor) -> Tensor:
@@ -40,12 +38,6 @@ def unpack(codes: Packed) -> Tensor:
 def distances(a: Tensor, b: Tensor) -> Tensor:
     """Hamming distances between signs, (n, bits) and (m, bits) -> (n, m); exact in float32."""
     return (a.shape[-1] - a @ b.mT) / 2
-
-
-def check_bits(bits: int) -> int:
-    if bits < 8 or bits > 256 or bits % 8:
-        raise ValueError(f"bits is a multiple of 8 from 8 to 256, not {bits}")
-    return bits
 
 
 MOST_UNITS = 65_536  # of a layer: no model here needs a tenth of it

@@ -4,41 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from mchindex import json_text
 from mchindex.catalogue import CONFIG, LARGEST_CONFIG, find
-from mchindex.errors import ModelError
+from mchindex.errors import MissingExtraError, ModelError
 from mchindex.files import write_file
-from mchindex.images import BYTES, Source, is_file_object, read_picture
+from mchindex.images import Source
+from mchindex.inference.encoder import ROWS, Encoder, not_finite
+from mchindex.inference.extract import Mode, check_mode
+from mchindex.inference.fine import check_cells
+from mchindex.inference.graph import GRAPH
+from mchindex.inference.model import GraphModel
+from mchindex.inference.region_codes import Packed, RegionCodes, check_bits, check_xi
+from mchindex.inference.saved import FORMAT, WEIGHTS, Config
 from mchindex.models import saved
 from mchindex.models.backbones import BACKBONES, Backbone, Wrapped, create_backbone
-from mchindex.models.extract import MODES, Engine, Extractor, Job, Mode, choose_device
-from mchindex.models.fine import MOST_CELLS, FineHash
-from mchindex.models.hashing import HashMethod, Packed, check_bits, pack, sign
+from mchindex.models.extract import Engine, Extractor, choose_device
+from mchindex.models.fine import FineHash
+from mchindex.models.graph import write_graph
+from mchindex.models.hashing import HashMethod, pack, sign
 from mchindex.models.methods import METHODS, create_method
 from mchindex.models.policy import Policy
-from mchindex.models.region_codes import Encoded, RegionCodes, check_budget, check_xi
 from mchindex.models.registry import Registry, built_in, not_registered, origin
-from mchindex.models.saved import FORMAT, WEIGHTS, Config
 from mchindex.models.words import Words
-from mchindex.regions import WHOLE, Layout, in_pixels, read_layout
+from mchindex.regions import Layout, read_layout
 
-__all__ = ["CONFIG", "WEIGHTS", "MCHModel", "cut_out", "digest"]
+__all__ = ["MCHModel", "digest", "load_with_torch"]
 
-ROWS = 4096  # rows of features per pass
 # In config.json, but codes do not depend on them. Fine codes and words have fingerprints of their
 # own.
 ASIDE = ("about", "plugins", "fine", "words", "fingerprint")
@@ -55,8 +58,8 @@ _UNUSABLE = (
 
 
 @dataclass
-class MCHModel:
-    """Turns images into codes: `encode` for images to store, `encode_query` for queries."""
+class MCHModel(Encoder):
+    """A model that torch runs: it can be trained, measured and saved."""
 
     backbone: Backbone
     method: HashMethod
@@ -75,8 +78,7 @@ class MCHModel:
 
     def __post_init__(self) -> None:
         check_xi(self.xi)
-        if self.mode not in MODES:
-            raise ValueError(f"regions are {' or '.join(MODES)}, not {self.mode!r}")
+        check_mode(self.mode)
         self.layout: Layout = read_layout(self.layout_name, self.sigma)
         self._extractor: Extractor | None = None
         for module in (self.backbone, self.method, self.policy, self.fine, self.words):
@@ -85,90 +87,48 @@ class MCHModel:
 
     @property
     def bits(self) -> int:
-        """The length of a code."""
         return self.method.bits
 
     @property
-    def least(self) -> int:
-        """The side in pixels that a picture needs so that no region has to be enlarged.
+    def method_name(self) -> str:
+        return self.method.name
 
-        JPEG files are decoded at a half, a quarter or an eighth of their size as long as this
-        remains. The codes of the same picture given as an array may differ in a bit or two.
-        """
-        sides = self.layout.array() if self.mode == "crops" else np.array([WHOLE])
-        return math.ceil(self.backbone.size / float((sides[:, 2:] - sides[:, :2]).min()))
+    @property
+    def input_size(self) -> int:
+        return self.backbone.size
+
+    @property
+    def own_xi(self) -> float:
+        return self.xi
+
+    @property
+    def fine_kind(self) -> tuple[int, str] | None:
+        return None if self.fine is None else (self.fine.bits, self.fine.fingerprint)
 
     @property
     def extractor(self) -> Extractor:
-        """Computes features with the model's backbone; made when it is first needed."""
+        """Made when it is first needed."""
         if self._extractor is None:
             self._extractor = Extractor(self.backbone, self.mode, self.device, self.engine)
         return self._extractor
 
-    def encode(self, images: Iterable[Source]) -> Encoded:
-        """The codes to store: those of the whole images and of the regions that the policy keeps.
+    def has_policy(self) -> bool:
+        return self.policy is not None
 
-        Raises ImageError for an image that cannot be read.
-        """
-        return self.choose(self._all_regions(images))
-
-    def encode_query(
-        self, images: Iterable[Source], region: Sequence[float] | None = None
-    ) -> Packed:
-        """The codes of whole images, or of a part of each, (n, bits // 8).
-
-        `region` is a box (x0, y0, x1, y1) in pixels of the upright picture at its full size. Raises
-        ImageError for an image that cannot be read, and ValueError for a region that is not within
-        the picture.
-        """
-        return self.encode_queries(images, region)[0]
-
-    def encode_queries(
-        self, images: Iterable[Source], region: Sequence[float] | None = None
-    ) -> tuple[Packed, NDArray[np.float32] | None]:
-        """What `encode_query` gives, and the projections (n, fine bits) that are compared with
-        fine codes; None if the model has none."""
-        features = self._features(images, np.array([WHOLE]), region)[:, 0]
-        fine = None if self.fine is None else self.fine.projections(features)
-        return self.codes_of(torch.from_numpy(features)), fine
+    def with_xi(self, xi: float) -> MCHModel:
+        return replace(self, xi=xi)
 
     def with_codes(self, codes: float, images: Iterable[Source]) -> MCHModel:
-        """The same model, with xi set so that images like these have `codes` codes on average.
+        return cast(MCHModel, super().with_codes(codes, images))
 
-        Give some hundreds of images. Raises ValueError if there are none, or if no xi can give that
-        many codes.
-        """
-        self.check_codes(codes)
-        regions = self._all_regions(images)
-        if not len(regions.codes):
-            raise ValueError("xi is set from images: give at least one, better some hundreds")
-        return replace(self, xi=regions.xi_for(codes))
-
-    def check_codes(self, codes: float) -> None:
-        """Raises ValueError if no xi gives this many codes per image."""
-        if self.policy is None:
-            raise ValueError("a model without a policy stores one code per image")
-        check_budget(codes, self.layout)
-
-    def choose(self, regions: RegionCodes) -> Encoded:
-        """Keeps the whole image and the regions with a probability of at least xi."""
-        return regions.chosen(regions.kept(self.xi))
-
-    def codes_of(self, features: Tensor) -> Packed:
-        """The packed codes of (n, dim) features.
-
-        Raises ModelError if the features or what the method makes of them are not finite.
-        """
+    def codes_of(self, features: Tensor | NDArray[Any]) -> Packed:
+        if isinstance(features, np.ndarray):
+            features = torch.from_numpy(features)
         with torch.inference_mode():
             parts = [pack(self._states(x)[1]) for x in features.split(ROWS)]
         return np.concatenate(parts) if parts else np.empty((0, self.bits // 8), np.uint8)
 
     def regions_of(self, features: NDArray[np.float16]) -> RegionCodes:
-        """The code and the probability of keeping of every region.
-
-        `features` is (n, regions, dim), the whole image first. Raises ModelError if they, or what
-        the method or the policy makes of them, are not finite.
-        """
         n, regions, _ = features.shape
         codes = np.empty((n, regions, self.bits // 8), np.uint8)
         keep = np.zeros((n, regions), np.float32)
@@ -197,31 +157,10 @@ class MCHModel:
         f = _finite(self.method.features(x), "the method's features")
         return f, sign(_finite(self.method.last(f), "the method's output"))
 
-    def _all_regions(self, images: Iterable[Source]) -> RegionCodes:
-        return self.regions_of(self._features(images, self.layout.array()))
-
-    def _features(
-        self,
-        images: Iterable[Source],
-        boxes: NDArray[np.float64],
-        region: Sequence[float] | None = None,
-    ) -> NDArray[np.float16]:
-        if isinstance(images, (str, *BYTES, PathLike, Image.Image)) or is_file_object(images):
-            raise TypeError("pass a list of images: [image] for one")
-
-        def load(source: Source) -> Job:
-            if region is None:
-                return read_picture(source, self.least).image, boxes
-            # The part may be small, so the picture is decoded at its full size.
-            return cut_out(read_picture(source).image, region), boxes
-
-        return self.extractor.collect(images, load, len(boxes))
-
     @property
     def fingerprint(self) -> str:
-        """A hash of everything that codes depend on: models that share it give the same codes."""
         config = {name: value for name, value in self.config().items() if name not in ASIDE}
-        tensors = self._tensors(everything=True)
+        tensors = self.tensors(everything=True)
         codes = {name: t for name, t in tensors.items() if not name.startswith(("fine.", "words."))}
         return digest(config | {"format": 1}, codes)
 
@@ -261,7 +200,8 @@ class MCHModel:
         }  # fmt: skip
         return {part: module for part, module in parts.items() if module is not None}
 
-    def _tensors(self, everything: bool = False) -> dict[str, Tensor]:
+    def tensors(self, everything: bool = False) -> dict[str, Tensor]:
+        """The weights by name: those that are saved, or all, with a pretrained backbone's."""
         return {
             f"{part}.{name}": tensor.detach().cpu().contiguous()
             for part, module in self._modules().items()
@@ -270,9 +210,11 @@ class MCHModel:
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes config.json and model.safetensors to a directory, replacing those it has.
+        """Writes config.json, model.safetensors and graphs to a directory, replacing those it has.
 
-        Raises ModelError, and writes nothing, for a model that `load` would refuse.
+        The graphs are what runs the model without torch. There are none if ONNX cannot express the
+        model, if the package onnx is missing, or if the model's engine is "torch". Raises
+        ModelError, and writes nothing, for a model that `load` would refuse.
         """
         folder = Path(path)
         try:
@@ -285,10 +227,21 @@ class MCHModel:
                 raise ValueError(f"its {CONFIG} would have more than {LARGEST_CONFIG:,} bytes")
         except ValueError as error:
             raise ModelError(f"this model cannot be saved: {error}") from error
-        weights = save({name: _half(tensor) for name, tensor in self._tensors().items()})
+        weights = save({name: _half(tensor) for name, tensor in self.tensors().items()})
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / GRAPH).unlink(missing_ok=True)  # it is of the old weights
         write_file(folder / WEIGHTS, weights)
         write_file(folder / CONFIG, text)
+        if self.engine != "torch":
+            self.save_graph(folder)
+
+    def save_graph(self, folder: Path) -> bool:
+        """Writes the model's graphs to the folder that it was saved to, if it can have any."""
+        try:
+            write_graph(self, folder)
+        except (MissingExtraError, ValueError):
+            return False
+        return True
 
     @classmethod
     def load(
@@ -362,8 +315,7 @@ class MCHModel:
         fine = None
         if config.fine is not None:
             fine_bits, cells, fingerprint = config.fine
-            if not 0 <= cells <= MOST_CELLS:
-                raise ValueError(f"there may be {MOST_CELLS} cells at most, not {cells}")
+            check_cells(cells)
             fine = saved.build("fine", lambda: FineHash(dim, fine_bits, cells), part("fine"))
             if fingerprint not in (None, fine.fingerprint):
                 raise ValueError("its fine hash differs from the one that was saved")
@@ -393,21 +345,16 @@ class MCHModel:
         )
 
 
-def cut_out(image: Image.Image, region: Sequence[float]) -> Image.Image:
-    """The part of a picture within a box (x0, y0, x1, y1) in pixels.
-
-    Raises ValueError for a box that is not within the picture.
-    """
-    if len(region) != 4:
-        raise ValueError(f"a region is a box (x0, y0, x1, y1) in pixels, not {tuple(region)}")
-    x0, y0, x1, y1 = region
-    width, height = image.size
-    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-        raise ValueError(
-            f"the region {tuple(region)} is not within the picture of {width} x {height} pixels"
-        )
-    box = (x0 / width, y0 / height, x1 / width, y1 / height)
-    return image if box == WHOLE else image.crop(in_pixels(box, width, height))
+def load_with_torch(folder: Path, device: str | None) -> Encoder:
+    """A model without a usable graph, which it gets if the folder can be written to."""
+    model = MCHModel.load(folder, device=device)
+    if model.device.type != "cpu":
+        return model
+    try:
+        graph = GraphModel.load(folder) if model.save_graph(folder) else None
+    except OSError:  # such as on a read-only disk
+        return model
+    return model if graph is None else graph
 
 
 def _check_known(registry: Registry[Any], name: Any, plugins: Mapping[str, Any]) -> None:
@@ -429,10 +376,7 @@ def _finite(x: Tensor, what: str) -> Tensor:
     """The same tensor. Raises ModelError if it is not finite: its signs would mean nothing."""
     good = x.isfinite().flatten(1).all(1) if x.ndim > 1 else x.isfinite()
     if not bool(good.all()):
-        raise ModelError(
-            f"{what} for {int((~good).sum())} of {len(x)} regions have values that are not finite "
-            "numbers, so that no code can be computed: the model is unsuitable for these images"
-        )
+        raise not_finite(what, int((~good).sum()), len(x))
     return x
 
 

@@ -1,8 +1,7 @@
-"""The folder of a saved model, as it is read: whoever made it, nothing in it is taken on trust.
+"""The weights of a saved model, as torch reads them.
 
-config.json is strict JSON of limited size, and every field has a type. The weights are a
-safetensors file, which holds numbers and no code; they must have the names, shapes and types that
-the settings lead to, and this is checked before any memory is taken for them.
+They must have the names, shapes and types that the settings lead to, and this is checked before any
+memory is taken for them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import math
 import os
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,99 +18,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mchindex.catalogue import CONFIG, names, read_config
 from mchindex.errors import ModelError
-from mchindex.files import open_file
-
-FORMAT = 2  # 1: without fine codes
-WEIGHTS = "model.safetensors"
-LARGEST_HEADER = 8 << 20  # bytes of a safetensors file that describe its tensors
+from mchindex.inference.saved import WEIGHTS, check_header, read_settings
 
 M = TypeVar("M", bound=nn.Module)
-
-
-@dataclass(frozen=True)
-class Config:
-    """What config.json says. `read` checks the type of every field."""
-
-    backbone: str
-    size: int
-    pretrained: bool
-    mode: Any  # checked by MCHModel
-    layout: str
-    method: str
-    bits: int
-    settings: dict[str, Any]
-    policy_width: int | None  # None: no policy
-    sigma: float
-    xi: float
-    about: dict[str, Any]
-    plugins: dict[str, Any]
-    fine: tuple[int, int, str | None] | None  # bits, number of cells, fingerprint if it was saved
-    words: tuple[list[str], str] | None  # their names and their fingerprint; None: no words
-    fingerprint: str
-
-    @classmethod
-    def read(cls, config: dict[str, Any]) -> Config:
-        """Raises ValueError for a field that is missing or has the wrong type."""
-        backbone = _field(config, "backbone", dict)
-        policy = _field(config, "policy", dict, type(None))
-        fine = _field({"fine": None} | config, "fine", dict, type(None))
-        words = _field({"words": None} | config, "words", dict, type(None))
-        return cls(
-            _field(backbone, "name", str),
-            _field(backbone, "size", int),
-            _field(backbone, "pretrained", bool),
-            _field(config, "regions", str),
-            _field({"layout": "corners"} | config, "layout", str),
-            _field(config, "method", str),
-            _field(config, "bits", int),
-            _field(config, "settings", dict),
-            None if policy is None else _field(policy, "width", int),
-            _field(config, "sigma", float, int),
-            _field(config, "xi", float, int),
-            _field({"about": {}} | config, "about", dict),
-            _field({"plugins": {}} | config, "plugins", dict),
-            None if fine is None else _fine(fine),
-            None if words is None else (_names(words), _field(words, "fingerprint", str)),
-            _field(config, "fingerprint", str),
-        )
-
-
-def _fine(fine: dict[str, Any]) -> tuple[int, int, str | None]:
-    fingerprint = _field({"fingerprint": None} | fine, "fingerprint", str, type(None))
-    return _field(fine, "bits", int), _field(fine, "cells", int), fingerprint
-
-
-_KINDS = {
-    dict: "an object",
-    list: "a list",
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-}
-
-
-def _field(config: Mapping[str, Any], name: str, *kinds: type) -> Any:
-    """A field of config.json, which must be one of `kinds`."""
-    if name not in config:
-        raise ValueError(f"its {CONFIG} has no {name!r}")
-    value = config[name]
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise ValueError(
-            f"{name!r} in its {CONFIG} must be {_KINDS[kinds[0]]}, not {reprlib.repr(value)}"
-        )
-    return value
-
-
-def _names(words: Mapping[str, Any]) -> list[str]:
-    """The names of words, each of which must be text."""
-    names: list[str] = _field(words, "names", list)
-    for name in names:
-        if not isinstance(name, str):
-            raise ValueError(f"a word in its {CONFIG} must be text, not {reprlib.repr(name)}")
-    return names
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -120,26 +29,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
     The weights stay in the file, which is mapped, until they are used.
     """
-    try:
-        config = read_config(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        raise ModelError(
-            f"{folder} is not a model: it has no {CONFIG} (models by name: {', '.join(names())})"
-        ) from None
-    except OSError as error:
-        raise ModelError(f"{folder / CONFIG} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ModelError(f"{folder / CONFIG} is damaged: {error}") from error
-    try:
-        version = _field(config, "format", int)
-        if version < 1:
-            raise ValueError(f"there is no format {version}")
-    except ValueError as error:
-        raise ModelError(f"{folder / CONFIG} is damaged: {error}") from error
-    if version > FORMAT:
-        raise ModelError(
-            f"{folder} was written by a newer mchindex (format {reprlib.repr(version)})"
-        )
+    config = read_settings(folder)
     try:
         return config, read_tensors(folder / WEIGHTS)
     except (OSError, ValueError) as error:
@@ -148,12 +38,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a safetensors file. Raises OSError or ValueError if they cannot be read."""
-    with open_file(path) as stream:
-        length = int.from_bytes(stream.read(8), "little")
-    if length > LARGEST_HEADER:
-        raise ValueError(
-            f"its header has {length:,} bytes, and {LARGEST_HEADER:,} are allowed at most"
-        )
+    check_header(path)
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, RuntimeError, TypeError, OverflowError) as error:

@@ -1,5 +1,6 @@
 """Training: from images to a model, and measuring the model."""
 
+import mchindex.needs_torch  # noqa: F401
 from mchindex.errors import TrainingError
 from mchindex.training.measure import Coded, encode_dataset, measure
 from mchindex.training.options import TrainingOptions

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from mchindex.datasets import ImageSource
 from mchindex.errors import ImageError
 from mchindex.files import open_file, replacing
-from mchindex.models.extract import Extractor, Job
+from mchindex.inference.extract import Job
+from mchindex.models.extract import Extractor
 from mchindex.models.mch import digest
 from mchindex.progress import Progress, Step, silent
 from mchindex.regions import WHOLE, Boxes, Layout, random_boxes

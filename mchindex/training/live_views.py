@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from mchindex.datasets import ImageSource
 from mchindex.images import one_picture
+from mchindex.inference.extract import Mode, resized
+from mchindex.inference.threads import cores
 from mchindex.models.backbones import Backbone
-from mchindex.models.extract import Mode, cores, resized
 from mchindex.regions import WHOLE, overlaps
 from mchindex.training.features import Regions
 

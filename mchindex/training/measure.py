@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from mchindex.datasets import Dataset
 from mchindex.errors import DatasetError
 from mchindex.evaluation import Codes, Evaluation, evaluate
-from mchindex.models.hashing import Packed
+from mchindex.inference.region_codes import Encoded, Packed, RegionCodes
 from mchindex.models.mch import MCHModel
-from mchindex.models.region_codes import Encoded, RegionCodes
 from mchindex.progress import Progress, part_of, silent
 from mchindex.training.features import WHOLE_ONLY, FeatureCache, Fixed, unreadable
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mchindex.inference.extract import MODES, Mode
+from mchindex.inference.fine import FINE_BITS, check_fine_bits
+from mchindex.inference.region_codes import check_bits, check_budget, check_xi
 from mchindex.models.backbones import BACKBONES, Backbone
 from mchindex.models.deep import DeepHash
-from mchindex.models.extract import MODES, Mode
-from mchindex.models.fine import FINE_BITS, check_fine_bits
-from mchindex.models.hashing import check_bits
 from mchindex.models.methods import METHODS
-from mchindex.models.region_codes import check_budget, check_xi
 from mchindex.models.settings import Settings
 from mchindex.regions import check_sigma, read_layout
 from mchindex.training.agent import AgentSettings, agent_settings

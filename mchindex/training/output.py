@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mchindex import json_text
+from mchindex.catalogue import CONFIG
 from mchindex.datasets import Dataset
 from mchindex.errors import OutputExistsError, UnfinishedTrainingError
 from mchindex.files import read_file, write_file
-from mchindex.models.mch import CONFIG, MCHModel
+from mchindex.models.mch import MCHModel
 from mchindex.training.options import TrainingOptions
 
 CHECKPOINT, REPORT = "checkpoint", "training.json"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mchindex.datasets import open_dataset
-from mchindex.models.region_codes import RegionCodes
+from mchindex.inference.region_codes import RegionCodes
 from mchindex.regions import corners_and_centre
 from mchindex.training.measure import Coded
 from paper import __main__ as command

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import encode
 import index
 import loading
 import scaling
@@ -88,21 +87,6 @@ def test_the_drift_of_the_machine_cancels_out() -> None:
     """Twice as slow halfway through, for both alike: still the same speed."""
     row = index.summary({"table": [1, 1, 2, 2, 2], "index": [1, 1, 2, 2, 2]}, 1)
     assert row["index over table"] == 1
-
-
-@given(TIMES, TIMES, TIMES, TIMES)
-def test_encoding_compares_medians(
-    network: list[float], add: list[float], torch_network: list[float], torch_add: list[float]
-) -> None:
-    speeds = dict(zip(encode.CONTENDERS, (network, add, torch_network, torch_add), strict=True))
-    rows, ratios = encode.summary(speeds)
-    assert [row["images_per_second"] for row in rows] == [middle(s) for s in speeds.values()]
-    assert ratios == {
-        "add over network, onnx": middle(add) / middle(network),
-        "add over network, torch": middle(torch_add) / middle(torch_network),
-        "onnx over torch, network": middle(network) / middle(torch_network),
-        "onnx over torch, add": middle(add) / middle(torch_add),
-    }
 
 
 def test_shipped_models_are_measured_on_images_they_were_not_trained_on(

@@ -13,9 +13,10 @@ import word_search
 import words
 from mchindex._core import FineTable
 from mchindex.catalogue import SHIPPED
+from mchindex.inference.words import normal
 from mchindex.models import MCHModel
 from mchindex.models.fine import FineHash
-from mchindex.models.words import Words, normal
+from mchindex.models.words import Words
 
 
 @pytest.fixture(scope="module")

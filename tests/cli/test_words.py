@@ -11,8 +11,9 @@ from helpers.html import check_alone
 from helpers.small_model import small_model, write_photos
 from mchindex import MCHIndex
 from mchindex.cli import run
+from mchindex.inference.words import STEPS
 from mchindex.models.fine import FineHash
-from mchindex.models.words import STEPS, Words
+from mchindex.models.words import Words
 
 Capture = pytest.CaptureFixture[str]
 

@@ -40,7 +40,7 @@ def tiny_model(seed: int = 0) -> MCHModel:
     method.map.copy_(torch.randn(method.map.shape))
     policy: Any = Policy(method.feature_dim, BITS, width=4).eval()
     model = MCHModel(backbone, method, policy, device=torch.device("cpu"), engine="torch")
-    model.extractor._run = PixelRunner()  # type: ignore[assignment]
+    model.extractor._run = PixelRunner()
     with torch.inference_mode():
         x = torch.from_numpy(
             np.random.default_rng(0).integers(0, 256, (64, backbone.dim)).astype(np.float32)
@@ -61,7 +61,7 @@ def tiny_fine_model() -> MCHModel:
     fine.rotation.copy_(torch.randn(fine.rotation.shape, generator=rng))
     fine.cells.copy_(torch.randint(0, 256, fine.cells.shape, generator=rng))
     model = replace(model, fine=fine)
-    model.extractor._run = PixelRunner()  # type: ignore[assignment]
+    model.extractor._run = PixelRunner()
     return model
 
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from helpers.small_model import photo, small_model, write_photos
 from mchindex import MCHIndex
 from mchindex.index.in_common import LEAST, Things
+from mchindex.inference.words import STEPS, WHOLE_SHARE
 from mchindex.models.fine import FineHash
-from mchindex.models.words import STEPS, WHOLE_SHARE, Words
+from mchindex.models.words import Words
 
 BITS = 32
 

@@ -13,10 +13,11 @@ LIMIT = 1500  # MB of the whole process, with torch and the model
 
 SCRIPT = """
 import sys
-import mchindex.models.extract
+import mchindex.inference.extract
+import mchindex.inference.graph
 from mchindex import MCHIndex
 folder, workers, count, limit = sys.argv[1], *map(int, sys.argv[2:])
-mchindex.models.extract.cores = lambda: workers
+mchindex.inference.extract.cores = mchindex.inference.graph.cores = lambda: workers
 with MCHIndex("coco-64") as index:
     added = index.add(folder, progress=False)
     assert (len(added.added), added.failed) == (count, []), added.failed

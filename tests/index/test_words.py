@@ -14,9 +14,10 @@ from mchindex import MCHIndex
 from mchindex._core import FineTable
 from mchindex.errors import UnknownWordError
 from mchindex.index.words import ranked_by_words
+from mchindex.inference.words import STEPS, WHOLE_SHARE, WordQuery
 from mchindex.models import MCHModel
 from mchindex.models.fine import FineHash
-from mchindex.models.words import STEPS, WHOLE_SHARE, WordQuery, Words
+from mchindex.models.words import Words
 
 FINE = 64
 

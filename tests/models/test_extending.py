@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 import mchindex
 from helpers.pictures import picture
+from mchindex.catalogue import CONFIG
 from mchindex.datasets.scenes import scenes
 from mchindex.errors import ModelError
+from mchindex.inference.saved import WEIGHTS
 from mchindex.models import (
     BACKBONES,
     METHODS,
@@ -32,7 +34,6 @@ from mchindex.models import (
 )
 from mchindex.models.backbones import SmallNet
 from mchindex.models.lsh import LSH
-from mchindex.models.mch import CONFIG, WEIGHTS
 from mchindex.training import TrainingOptions, train_model
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")

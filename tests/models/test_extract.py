@@ -14,17 +14,11 @@ from torch import Tensor, nn
 
 import mchindex
 from helpers.pictures import picture
+from mchindex.errors import MissingExtraError
+from mchindex.inference.extract import MODES, Mode, resized
+from mchindex.inference.threads import cores
 from mchindex.models.backbones import Backbone, SmallNet, Wrapped, create_backbone
-from mchindex.models.extract import (
-    ENGINES,
-    MODES,
-    Engine,
-    Extractor,
-    Mode,
-    choose_device,
-    cores,
-    resized,
-)
+from mchindex.models.extract import ENGINES, Engine, Extractor, choose_device
 from mchindex.models.mch import digest
 from mchindex.regions import WHOLE, corners_and_centre, overlaps, random_boxes
 
@@ -304,9 +298,9 @@ def test_a_network_to_which_onnx_gives_another_shape_is_run_by_torch() -> None:
 
 
 def test_without_onnx(net: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mchindex.models.extract.find_spec", lambda name: None)
+    monkeypatch.setattr("mchindex.models.onnx_export.find_spec", lambda name: None)
     assert Extractor(net, "crops", CPU).engine == "torch"
-    with pytest.raises(ValueError, match="needs ONNX Runtime: pip install"):
+    with pytest.raises(MissingExtraError, match="the package onnx is needed: run pip install"):
         Extractor(net, "crops", CPU, "onnx")
 
 

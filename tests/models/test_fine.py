@@ -13,9 +13,10 @@ from torch import Tensor
 from helpers.fine_models import fine_model
 from helpers.small_model import photo, small_model
 from mchindex.errors import ModelError
+from mchindex.inference.fine import check_fine_bits
 from mchindex.json_text import dumps, loads
 from mchindex.models import MCHModel
-from mchindex.models.fine import CELLS, FineHash, check_fine_bits
+from mchindex.models.fine import CELLS, FineHash
 
 
 def features(n: int, dim: int = 24, groups: int = 5, seed: int = 0) -> Tensor:

@@ -23,9 +23,9 @@ from helpers.small_model import photo, small_model
 from mchindex import MCHIndex, catalogue
 from mchindex.catalogue import CONFIG, LARGEST_CONFIG, find, listed, own_models, read_config
 from mchindex.errors import MCHError, ModelError
+from mchindex.inference.saved import LARGEST_HEADER, WEIGHTS
 from mchindex.models import MCHModel, Policy, create_method
 from mchindex.models.backbones import SmallNet, load_weights
-from mchindex.models.saved import LARGEST_HEADER, WEIGHTS
 
 
 @pytest.fixture(scope="module")
@@ -367,7 +367,7 @@ def test_weights_that_are_not_finite_are_refused(copy: Path, place: str, value: 
     change_weights(copy, lambda weights: weights[place].view(-1)[-1:].fill_(value))
     with pytest.raises(ModelError, match=rf"{place} has values that are not finite numbers"):
         load(copy)
-    with pytest.raises(ModelError, match="not finite"):
+    with pytest.raises(ModelError, match=r"not finite|not the one that its graph was made of"):
         MCHIndex.open(copy.parent / "index.mch", model=copy)
     assert not (copy.parent / "index.mch" / "model").exists()
 

@@ -23,16 +23,17 @@ from torch import Tensor, nn
 
 from helpers.pictures import encoded, picture
 from helpers.toys import Harm, state_of
+from mchindex.catalogue import CONFIG
 from mchindex.errors import ImageError, ModelError
 from mchindex.images import open_rgb
+from mchindex.inference.extract import MODES, Mode
+from mchindex.inference.region_codes import first_of_equals
+from mchindex.inference.saved import WEIGHTS
 from mchindex.models import METHODS, Encoded, MCHModel, Policy, RegionCodes, create_method
 from mchindex.models.backbones import SmallNet, Wrapped, create_backbone
 from mchindex.models.deep import DeepHash
-from mchindex.models.extract import MODES, Mode
 from mchindex.models.hashing import pack
 from mchindex.models.linear import LinearHash
-from mchindex.models.mch import CONFIG, WEIGHTS
-from mchindex.models.region_codes import first_of_equals
 from mchindex.regions import WHOLE, corners_and_centre, read_layout
 
 CPU = torch.device("cpu")
@@ -361,7 +362,7 @@ def test_without_a_policy_no_region_is_kept_even_at_xi_0() -> None:
 def test_many_images_are_taken_in_parts(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(mode=mode)
     whole, queries = model.encode(PICTURES), model.encode_query(PICTURES)
-    monkeypatch.setattr("mchindex.models.extract.BATCH", 3)
+    monkeypatch.setattr("mchindex.inference.graph.BATCH", 3)
     monkeypatch.setattr("mchindex.models.mch.ROWS", 2)
     parts = model.encode(PICTURES)
     assert as_dicts(parts, 9) == as_dicts(whole, 9)

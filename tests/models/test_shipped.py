@@ -40,7 +40,7 @@ def test_a_model_that_ships(name: str) -> None:
 def test_its_files_are_few_and_small_and_its_card_is_true(name: str) -> None:
     folder = SHIPPED / name
     assert sorted(f.name for f in folder.iterdir()) == [
-        "README.md", "config.json", "model.safetensors",
+        "README.md", "config.json", "graph.json", "hash.onnx", "model.safetensors", "policy.onnx",
     ]  # fmt: skip
     assert sum(f.stat().st_size for f in folder.iterdir()) < 6_000_000
     figures = json.loads((folder / "config.json").read_text())["about"]["figures"]

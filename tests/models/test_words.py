@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from helpers.small_model import small_model
 from mchindex.errors import ModelError, UnknownWordError
+from mchindex.inference.words import STEPS, normal, read_text
 from mchindex.models import MCHModel
 from mchindex.models.fine import FineHash
-from mchindex.models.words import STEPS, Words, normal, read_text
+from mchindex.models.words import Words
 
 DIM = 12
 

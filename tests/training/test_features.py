@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from helpers.pictures import encoded, picture, write_pictures
 from mchindex.datasets import FileSource
+from mchindex.inference.extract import MODES, Extracted, Job, Mode
 from mchindex.models.backbones import Backbone, SmallNet, Wrapped
-from mchindex.models.extract import MODES, Engine, Extracted, Extractor, Job, Mode
+from mchindex.models.extract import Engine, Extractor
 from mchindex.regions import WHOLE, corners_and_centre, grid
 from mchindex.training.features import (
     WHOLE_ONLY,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from helpers.pictures import encoded
 from helpers.toys import Harm, Memory, blobs, gap, same, state_of
+from mchindex.catalogue import CONFIG
 from mchindex.datasets import Dataset, read_folder
 from mchindex.datasets.scenes import scenes
 from mchindex.errors import (
@@ -25,10 +26,10 @@ from mchindex.errors import (
     UnfinishedTrainingError,
 )
 from mchindex.evaluation import Codes, evaluate
+from mchindex.inference.saved import WEIGHTS
 from mchindex.models import METHODS, MCHModel, RegionCodes, create_method
 from mchindex.models.backbones import SmallNet, Wrapped
 from mchindex.models.deep import DeepHash
-from mchindex.models.mch import CONFIG, WEIGHTS
 from mchindex.progress import Step
 from mchindex.training import (
     Coded,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex.models.hashing import Packed
 from mchindex.regions import Layout
+
+Packed = NDArray[np.uint8]  # (n, bits // 8), as np.packbits packs them
 
 MOST_CODES = 6  # per image, including the whole image's, however many regions a layout has
 
@@ -100,3 +101,9 @@ def check_xi(xi: float) -> float:
     if not 0 <= xi <= 1:
         raise ValueError(f"xi is a probability between 0 and 1, not {xi}")
     return xi
+
+
+def check_bits(bits: int) -> int:
+    if bits < 8 or bits > 256 or bits % 8:
+        raise ValueError(f"bits is a multiple of 8 from 8 to 256, not {bits}")
+    return bits
