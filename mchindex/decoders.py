@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mchindex.errors import MissingExtraError
+from mchindex.errors import MissingDecoderError
 
 # What each extra reads, by the suffixes of file names, and the package that does it.
 # fmt: off
@@ -69,14 +69,14 @@ def extra_of_name(path: str) -> str | None:
 
 
 def require(stream: IO[bytes]) -> str | None:
-    """Like `extra_of`, but raises MissingExtraError if the extra is not installed."""
+    """Like `extra_of`, but raises MissingDecoderError if the extra is not installed."""
     extra = extra_of(stream)
     if extra is None or (extra == "heic" and "HEIF" in Image.OPEN):  # a user registered a decoder
         return extra
     try:
         import_module(_PACKAGES[extra])
     except ImportError:
-        raise MissingExtraError(extra) from None
+        raise MissingDecoderError(extra) from None
     return extra
 
 

@@ -5,6 +5,8 @@ Some also derive from a built-in exception that callers may want to catch, such 
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MCHError(Exception):
     """Base class of the exceptions that mchindex defines."""
@@ -14,16 +16,29 @@ class ImageError(MCHError):
     """An image could not be read. The message names the image and the reason."""
 
 
-class MissingExtraError(ImageError):
+class MissingExtraError(MCHError, ImportError):
+    """What was asked for needs packages that are not installed. The message says which command
+    installs them."""
+
+    def __init__(self, reason: str, extra: str = "train") -> None:
+        self.reason, self.extra = reason, extra
+        super().__init__(f"{reason}: run pip install 'mchindex[{extra}]'")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MissingExtraError, (self.reason, self.extra)
+
+
+class MissingDecoderError(ImageError, MissingExtraError):
     """An image cannot be read because the extra that reads its format is not installed."""
 
     def __init__(self, extra: str, name: str | None = None) -> None:
-        self.extra, self.name = extra, name
         self.reason = f'its format needs an extra: pip install "mchindex[{extra}]"'
-        super().__init__(self.reason if name is None else f"{name}: {self.reason}")
+        text = self.reason if name is None else f"{name}: {self.reason}"
+        ImportError.__init__(self, text, name=name)
+        self.extra = extra
 
-    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str | None]]:
-        return MissingExtraError, (self.extra, self.name)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MissingDecoderError, (self.extra, self.name)
 
 
 class StoreError(MCHError):
@@ -56,18 +71,6 @@ class ExportError(MCHError, ValueError):
 
 class ModelError(MCHError):
     """A model directory cannot be used: it is missing, damaged or too new."""
-
-
-class MissingExtraError(MCHError, ImportError):
-    """What was asked for needs packages that are not installed. The message says which command
-    installs them."""
-
-    def __init__(self, reason: str, extra: str = "train") -> None:
-        self.reason, self.extra = reason, extra
-        super().__init__(f"{reason}: run pip install 'mchindex[{extra}]'")
-
-    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
-        return MissingExtraError, (self.reason, self.extra)
 
 
 class DatasetError(MCHError, ValueError):

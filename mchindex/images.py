@@ -21,7 +21,7 @@ from PIL.ImageFile import ImageFile, StubImageFile
 
 from mchindex import decoders
 from mchindex.budget import Budget
-from mchindex.errors import ImageError, MissingExtraError
+from mchindex.errors import ImageError, MissingDecoderError
 from mchindex.files import open_file
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -141,8 +141,8 @@ def read_picture(source: Source, least: int | None = None) -> Picture:
             if extra == "heic" and not is_read("HEIF"):
                 return _read_opened(decoders.open_heif(stream), least, held)
             return _read_opened(_identified(stream), least, held)
-    except MissingExtraError as error:
-        raise MissingExtraError(error.extra, name) from None
+    except MissingDecoderError as error:
+        raise MissingDecoderError(error.extra, name) from None
     except UnidentifiedImageError as error:
         raise ImageError(f"{name}: not an image of a known format") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

@@ -20,7 +20,7 @@ from helpers.camera_files import difference, dng, drawing, heic
 from helpers.pictures import encoded
 from helpers.script import run_script
 from mchindex import decoders, images
-from mchindex.errors import ImageError, MissingExtraError
+from mchindex.errors import ImageError, MissingDecoderError
 from mchindex.folders import is_image_name
 from mchindex.images import open_rgb, read_picture, thumbnail
 from test_images import STORED
@@ -397,7 +397,7 @@ def test_a_missing_extra_is_named(
     path = tmp_path / "a.jpg"
     path.write_bytes(data)
     for source, name in ((path, str(path)), (data, f"the given {len(data)} bytes")):
-        with pytest.raises(MissingExtraError) as caught:
+        with pytest.raises(MissingDecoderError) as caught:
             open_rgb(source)
         assert str(caught.value) == (
             f'{name}: its format needs an extra: pip install "mchindex[{extra}]"'

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mchindex import json_text
 from mchindex.catalogue import find, names
-from mchindex.errors import ImageError, MissingExtraError, ModelError, NotAnIndexError
+from mchindex.errors import ImageError, MissingDecoderError, ModelError, NotAnIndexError
 from mchindex.images import Source
 from mchindex.index.adding import BATCH, Added, Adding, OnCommit
 from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, OneCode, OneImage
@@ -223,7 +223,7 @@ class MCHIndex:
         if result.failed and _is_one_picture(images):
             failure = result.failed[0]
             if failure.extra is not None:
-                raise MissingExtraError(failure.extra, failure.name)
+                raise MissingDecoderError(failure.extra, failure.name)
             raise ImageError(str(failure))
         return result
 

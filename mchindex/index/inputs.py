@@ -15,7 +15,7 @@ from PIL import Image
 
 from mchindex import decoders, json_text
 from mchindex.budget import Budget
-from mchindex.errors import ImageError, MissingExtraError
+from mchindex.errors import ImageError, MissingDecoderError
 from mchindex.files import open_file
 from mchindex.folders import is_image_name, matching, walk
 from mchindex.images import (
@@ -95,7 +95,7 @@ class Item:
                 if self.hash == known:
                     return None
                 picture = read_picture(given, least)
-        except MissingExtraError as error:
+        except MissingDecoderError as error:
             self.error, self.extra = error.reason, error.extra
             return None
         except ImageError as error:

@@ -12,7 +12,7 @@ from helpers.fine_models import fine_model
 from helpers.indexes import assert_as_fresh, painted, tiny_model
 from helpers.pictures import encoded
 from helpers.small_model import photo
-from mchindex import MCHIndex, MissingExtraError
+from mchindex import MCHIndex, MissingDecoderError
 from mchindex.index.adding import Failure
 from mchindex.index.page import page_picture
 
@@ -103,9 +103,9 @@ def test_without_an_extra_its_files_are_reported(
         key=lambda failure: failure.name,
     )
     assert len(added) == 5  # all others, the JPEG with the wrong name as well
-    with pytest.raises(MissingExtraError, match=r'phone\.heic: .*"mchindex\[heic\]"'):
+    with pytest.raises(MissingDecoderError, match=r'phone\.heic: .*"mchindex\[heic\]"'):
         index.add(folder / "phone.heic")
-    with pytest.raises(MissingExtraError, match=r'camera\.dng: .*"mchindex\[raw\]"'):
+    with pytest.raises(MissingDecoderError, match=r'camera\.dng: .*"mchindex\[raw\]"'):
         index.search(folder / "camera.dng")
     monkeypatch.undo()  # the extras are installed
     assert len(index.add(folder).added) == 3
