@@ -1,5 +1,5 @@
-// What a search of a segment starts with, before it has any experience (see experience.h). The constants are
-// nanoseconds, measured on a 2.8 GHz core with AVX-512; only their proportions matter.
+// What a search of a segment starts with, before it has any experience (see experience.h). How long it takes to
+// compare codes is measured on this machine. The constants are nanoseconds for what mostly waits for memory.
 #pragma once
 
 #include <algorithm>
@@ -7,15 +7,14 @@
 #include <cstdint>
 #include <memory>
 
+#include "calibration.h"
 #include "probe.h"
 #include "substring.h"
 
 namespace mch {
 
 constexpr double kProbeCost = 6.0;   // per flip: reads a bit that is seldom in the cache
-constexpr double kCodeCost = 0.09;   // per word of a code in a scan
-constexpr double kReadCost = 0.33;   // to read that word from memory, once for all queries of a block
-constexpr double kPivotCost = 0.15;  // per word of a pivot
+constexpr double kReadCost = 0.33;   // per word of a code that a scan reads from memory, once for all of a block
 constexpr double kGroupCost = 40.0;  // per group in reach
 constexpr double kBuildCost = 40.0;  // per code and window, to build the substring index
 
@@ -41,6 +40,7 @@ class UniformBall {
 template <class C>
 struct Plan {
     static constexpr size_t sample = 256;  // codes that show whether the loose ones are uniform
+    static constexpr double pivot = 1.7;   // a pivot takes this many times as long as a code
 
     uint64_t k;       // images to look for
     size_t together;  // queries per block
@@ -67,8 +67,8 @@ struct Plan {
         nearest = among_loose.radius_of(8 * loose / sample);
 
         const bool cached = loose * sizeof(C) < 1 << 20;
-        const double code_cost = kCodeCost + (cached ? 0 : kReadCost / double(together));
-        const double scan = (seg.n_groups * kPivotCost + loose * code_cost) * C::words;
+        const double code_cost = code_ns<C>() + (cached ? 0 : kReadCost * C::words / double(together));
+        const double scan = seg.n_groups * pivot * code_ns<C>() + loose * code_cost;
         expected_cost = scan;
         if (seg.n_groups) {
             constexpr uint32_t samples = 64;

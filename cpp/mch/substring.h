@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "calibration.h"
 #include "probe.h"
 #include "segment.h"
 
@@ -80,7 +81,8 @@ class SubstringIndex {
     // are spread evenly; and to search for everything within `distance` of the query, by a sample of the codes.
     static double step_cost(const Segment<C>& seg, int radius) {
         const int s = window_bits(seg.bits, seg.n_buckets);
-        return double(Binomials::get().choose(s, radius)) * (cell_ns + std::ldexp(double(seg.n_buckets), -s) * code_ns);
+        return double(Binomials::get().choose(s, radius)) *
+               (cell_ns + std::ldexp(double(seg.n_buckets), -s) * code_ns<C>());
     }
     static double cost(const Segment<C>& seg, const C& query, int distance) {
         const int s = window_bits(seg.bits, seg.n_buckets), m = window_count(seg.bits, seg.n_buckets);
@@ -94,7 +96,7 @@ class SubstringIndex {
             const C mask = seg.codes().at(size_t(seg.n_buckets) * i / n) ^ query;
             for (int j = 0; j < m; ++j) codes += std::popcount(mask.window(j * seg.bits / m, s)) * m + j <= distance;
         }
-        return ns + double(codes) * double(seg.n_buckets) / double(n) * code_ns;
+        return ns + double(codes) * double(seg.n_buckets) / double(n) * code_ns<C>();
     }
     static size_t bytes_for(const Segment<C>& seg) {
         return size_t(window_count(seg.bits, seg.n_buckets)) * seg.n_buckets * sizeof(C);
@@ -123,7 +125,7 @@ class SubstringIndex {
     }
 
   private:
-    static constexpr double cell_ns = 35, code_ns = 0.09 * C::words;  // to read a cell, and a code in it
+    static constexpr double cell_ns = 35;  // to find a cell, which is seldom in the cache
 
     int m_, s_;
     MasksByWeight masks_;
