@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import reprlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -289,9 +289,9 @@ class GraphRunner:
 
     name = "onnx"
 
-    def __init__(self, read: Any, crops: bool, providers: Sequence[str]) -> None:
+    def __init__(self, read: Callable[[], bytes], crops: bool, device: str | None) -> None:
         """`read` returns the bytes of the graph; `crops`: features are wanted, not maps."""
-        self._read, self._crops, self._providers = read, crops, providers
+        self._read, self._crops, self._device = read, crops, device
         self._session: Any = None
         self._loading = threading.Lock()
         self._inputs = Budget(AT_A_TIME)
@@ -299,7 +299,7 @@ class GraphRunner:
     def _loaded(self) -> Any:
         with self._loading:
             if self._session is None:
-                self._session = session(self._read(), providers=self._providers)
+                self._session = session(self._read(), providers=providers_of(self._device))
             return self._session
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
@@ -38,12 +38,14 @@ class GraphModel(Encoder):
     """A model that runs without torch. `load_model` finds it by its name or folder."""
 
     def __init__(
-        self, folder: Path, config: Config, facts: Facts, providers: Sequence[str]
+        self, folder: Path, config: Config, facts: Facts, device: str | None = None
     ) -> None:
-        """Raises ValueError for settings that no model can have."""
+        """Raises ValueError for settings that no model can have, and for an unknown device."""
         check_xi(config.xi)
         check_mode(config.mode)
-        self.folder, self._config, self._facts, self._providers = folder, config, facts, providers
+        self.folder, self._config, self._facts, self._device = folder, config, facts, device
+        if device not in (None, "auto", "cpu"):
+            graph.providers_of(device)
         self.xi, self.mode = config.xi, config.mode
         self.layout = read_layout(config.layout, config.sigma)
         self._bits = check_bits(config.bits)
@@ -67,7 +69,7 @@ class GraphModel(Encoder):
             config = Config.read(settings)
             if config.fingerprint != facts.model:
                 return None
-            return cls(folder, config, facts, graph.providers_of(device))
+            return cls(folder, config, facts, device)
         except (ArithmeticError, TypeError, ValueError) as error:
             raise ModelError(f"{folder} does not hold a usable model: {error}") from error
 
@@ -161,7 +163,7 @@ class GraphModel(Encoder):
         def read() -> bytes:
             return self._facts.read_part(self.folder, "backbone")
 
-        runner = GraphRunner(read, self.mode == "crops", self._providers)
+        runner = GraphRunner(read, self.mode == "crops", self._device)
         return Extractor(runner, self.input_size, self._facts.dim, self.mode)
 
     def _session(self, part: str) -> Any:

