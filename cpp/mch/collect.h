@@ -85,7 +85,7 @@ class Collector {
         added_ = 0;
         // Going through several codes per image takes longer, and is less likely to help.
         narrow_at_ = few_ = k < SIZE_MAX / 8 ? size_t((several ? 8 : 4) * k + 128) : SIZE_MAX;
-        retry_at_ = k < UINT64_MAX / 16 ? 4 * k + 64 : UINT64_MAX;
+        retry_at_ = k < UINT64_MAX / 32 ? 16 * k + 64 : UINT64_MAX;
     }
 
     // For the same images as another one, as far as its bound reaches now.
