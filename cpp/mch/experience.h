@@ -19,8 +19,12 @@ inline double nanoseconds() {
 class Experience {
   public:
     enum Way { scan, cells };
-    static constexpr int classes = 8;  // of K: 1 to 3, 4 to 15, 16 to 63, …
-    static int class_of(uint64_t k) { return std::min(classes, int(std::bit_width(k) + 1) / 2) - 1; }
+    static constexpr int sizes = 8;  // of K: 1 to 3, 4 to 15, 16 to 63, …
+    static constexpr int classes = 2 * sizes;
+    // Single queries are apart from those of a block, which share what a scan reads.
+    static int class_of(uint64_t k, bool alone) {
+        return std::min(sizes, int(std::bit_width(k) + 1) / 2) - 1 + (alone ? sizes : 0);
+    }
 
     // The faster way; now and then the other one, because data and queries change.
     Way choose(int c) {

@@ -13,7 +13,7 @@
 
 namespace mch {
 
-constexpr double kProbeCost = 6.0;   // per flip: reads a bit that is seldom in the cache
+constexpr double kProbeCost = 20.0;  // per flip: reads a bit that is seldom in the cache
 constexpr double kReadCost = 0.33;   // per word of a code that a scan reads from memory, once for all of a block
 constexpr double kGroupCost = 40.0;  // per group in reach
 constexpr double kBuildCost = 40.0;  // per code and window, to build the substring index

@@ -105,7 +105,7 @@ class Searcher {
         if (pending_.empty()) return;
         const size_t n = pending_.size();
         Experience& experience = seg.substring->experience;
-        const int c = Experience::class_of(plan.k);
+        const int c = Experience::class_of(plan.k, plan.together == 1);
         const auto* index = seg.substring->index.load(std::memory_order_acquire);
         const auto way = index ? experience.choose(c) : Experience::scan;
         Task<C>& one = *pending_.front();
