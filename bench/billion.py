@@ -280,6 +280,8 @@ def main() -> None:
         progress(text)
         return in_a_process(work, *arguments)
 
+    if o.folder:
+        o.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=o.folder, prefix="mchindex-") as folder:
         path = (
             o.folder if o.keep and o.folder else Path(folder)

@@ -266,7 +266,7 @@ MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, 
 }
 
 constexpr size_t kStep = 64;   // codes per step of a scan
-constexpr size_t kNoted = 64;  // steps at a time
+constexpr size_t kNoted = 16;  // steps at a time
 template <class C>
 constexpr int vectors512 = int(kStep) / lanes512<C>;
 
@@ -307,8 +307,8 @@ bool head_decides512(int bound) {
 }
 
 // Compares the first `words` words of every code with those of all queries. Returns where it stopped, less than a step
-// before `end`. Steps that may hold hits are noted first and looked at later: a branch for each would often be
-// mispredicted.
+// before `end` or where hits are dense. Steps that may hold hits are noted first and looked at later: a branch for each
+// would often be mispredicted.
 template <class C, int words>
 MCH_AVX512 size_t scan_lanes512(const Planes<C>& codes, size_t i, size_t end, Lane<C>* lane) {
     static_assert(kLanes == 4);
@@ -334,10 +334,13 @@ MCH_AVX512 size_t scan_lanes512(const Planes<C>& codes, size_t i, size_t end, La
                 }
             for (size_t j = 0; j < kLanes; ++j) noted[j] |= uint64_t(at_most512<C>(least[j], q[j].limit) != 0) << s;
         }
+        int all = 0;
+        for (size_t j = 0; j < kLanes; ++j) all += std::popcount(noted[j]);
         for (size_t j = 0; j < kLanes; ++j)
             for (Lane<C>& l = lane[j]; noted[j]; noted[j] &= noted[j] - 1)
                 l.found += emit_step512(codes, first + size_t(std::countr_zero(noted[j])) * step, q[j], l.query,
                                         l.bound, l.index + l.found, l.distance + l.found);
+        if (size_t(all) > n * kLanes / 4) break;  // so many that looking at them twice takes longer
     }
     return i;
 }
