@@ -34,6 +34,7 @@ class Answerer {
     template <class Emit>
     Answer finish(const Collector<C>& found, const std::vector<View<C>>& parts, bool several, const Limits<C>& limits,
                   int bits, Emit&& emit) {
+        constexpr size_t ahead = 16;  // how many to prefetch; many at once evict one another
         Answer answer;
         k_ = found.k();
         if (several) seen_.clear();
@@ -50,6 +51,10 @@ class Answerer {
                 }
                 if (limits.cut && int(d) == limits.radius && limits.last_mask.before(found.mask_of(hits_[begin])))
                     break;
+                if (begin + ahead < sorted) {
+                    const Segment<C>& seg = *parts[hits_[begin + ahead].part].seg;
+                    seg.image.prefetch(seg.start(hits_[begin + ahead].bucket));
+                }
                 size_t run = begin + 1;
                 if (parts.size() > 1)
                     while (run < sorted && same_code(found, hits_[begin], hits_[run])) ++run;
@@ -61,7 +66,6 @@ class Answerer {
                 begin = run;
             }
         }
-        constexpr size_t ahead = 16;
         for (size_t i = 0; i < chosen_.size(); ++i) {
             if (i + ahead < chosen_.size()) parts[chosen_[i + ahead].part].seg->id.prefetch(chosen_[i + ahead].image);
             const Chosen& c = chosen_[i];
@@ -128,10 +132,6 @@ class Answerer {
         if (parts.size() > 1)
             for (size_t i = sorted; i < end; ++i)
                 if (same_code(found, hits_[i], hits_[sorted - 1])) std::swap(hits_[i], hits_[sorted++]);
-        for (size_t i = begin; i < sorted; ++i) {
-            const Segment<C>& seg = *parts[hits_[i].part].seg;
-            seg.image.prefetch(seg.start(hits_[i].bucket));
-        }
         return sorted;
     }
 

@@ -84,7 +84,7 @@ void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& ha
             if (!v.seg->wide && Searcher<C>::shares(v.seg->n_buckets - v.seg->loose_begin()))
                 for_one = o.threads ? o.threads : usable_cores();
     // What a block finds should stay in the cache until it is answered.
-    const size_t most = std::clamp<uint64_t>(16384 / std::max<uint64_t>(scope.k, 1), 8, Searcher<C>::block);
+    const size_t most = std::clamp<uint64_t>(32768 / std::max<uint64_t>(scope.k, 1), 8, Searcher<C>::block);
     const size_t block = std::clamp<size_t>(n / (4 * size_t(threads)), 1, most);
     const uint64_t most_hits = o.k == UINT64_MAX ? o.max_hits : UINT64_MAX;  // of one query
     std::atomic<size_t> next{0};

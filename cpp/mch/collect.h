@@ -130,6 +130,18 @@ class Collector {
         return weight;
     }
 
+    // Whether the bound is within another one, or can be moved there because that holds K images.
+    bool ends_within(const Bound<C>& other) {
+        if (other.covers(bound_)) return true;
+        uint64_t n = 0;
+        for (const Hit& h : hits_)
+            if (other.admits(h.first_word, h.distance)) n += (*parts_)[h.part].weight(h.bucket, k_);
+        if (n < k_) return false;
+        bound_ = other;
+        count_again();
+        return true;
+    }
+
     // Forgets this part's buckets beyond `radius`, so that another strategy can find them again. The
     // bound stays: K images are known to be within it.
     void forget_beyond(int radius, uint32_t part) {

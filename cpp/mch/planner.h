@@ -31,6 +31,26 @@ class UniformBall {
     double within(int radius) const { return within_[std::min(radius, bits_)]; }
     // The smallest radius within which k are expected; `bits` if there is none.
     int radius_of(double k) const { return int(std::lower_bound(within_, within_ + bits_, k) - within_); }
+    // The same with a part of the last radius: the first masks in visiting order, as far as their first word tells.
+    template <class C>
+    Bound<C> bound_of(double k) const {
+        const int radius = radius_of(k);
+        const double nearer = radius ? within_[radius - 1] : 0;
+        double share = std::min(1.0, (k - nearer) / (within_[radius] - nearer));
+        typename C::Word last = 0;
+        for (int p = 0, left = radius; left && p < std::min(bits_, C::word_bits); ++p) {
+            const double set =
+                double(left) / (bits_ - p);  // the share of the masks left that flip bit p; they come first
+            if (share < set) {
+                last |= typename C::Word(1) << (C::word_bits - 1 - p);
+                share /= set;
+                --left;
+            } else {
+                share = set < 1 ? (share - set) / (1 - set) : 1;
+            }
+        }
+        return {radius, last};
+    }
 
   private:
     int bits_;
@@ -46,7 +66,7 @@ struct Plan {
     size_t together;  // queries per block
 
     int probe_radius = 0;      // probe all flips up to this radius first
-    int guess = 0;             // distance within which K are expected among loose codes, if they are uniform
+    Bound<C> guess{0};         // K are expected within it among loose codes, if they are uniform
     int nearest = 0;           // the nearest of `sample` of them is hardly further away than this
     double wide_budget = 0;    // nanoseconds for the cells of a wide segment, before all its codes are scanned
     double expected_cost = 0;  // per query
@@ -63,7 +83,7 @@ struct Plan {
         }
         const double loose = seg.n_buckets - seg.loose_begin();
         const UniformBall among_loose(seg.bits, loose), among_all(seg.bits, seg.n_entries);
-        guess = among_loose.radius_of(double(k) + 3 * std::sqrt(double(k)) + 3);
+        guess = among_loose.template bound_of<C>(double(k) + 3 * std::sqrt(double(k)) + 3);
         nearest = among_loose.radius_of(8 * loose / sample);
 
         const bool cached = loose * sizeof(C) < 1 << 20;

@@ -35,6 +35,7 @@ struct Bound {
     bool admits(typename C::Word first_word, int d) const {
         return d < distance || (d == distance && first_word >= last);
     }
+    bool covers(const Bound& o) const { return o.distance < distance || (o.distance == distance && o.last >= last); }
 };
 
 constexpr size_t kScanSlack = 32;  // elements that a kernel may write beyond its last result

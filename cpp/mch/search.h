@@ -23,7 +23,8 @@ struct Task {
     uint32_t hash;
     Collector<C> found;
     int complete = -1;                       // in the current part, all buckets up to this distance are collected
-    int guess = 0;                           // in a scan of loose codes: how far this pass looks
+    Bound<C> guess{0};                       // in a scan of loose codes: how far this pass looks
+    Bound<C> passed{-1};                     // and how far an earlier pass has looked
     Strategy answered_by = Strategy::probe;  // the last strategy that was needed, in any part
 };
 
@@ -31,11 +32,11 @@ struct Task {
 template <class C>
 class Searcher {
   public:
-    static constexpr size_t block = 32;  // queries that share a pass over the codes
+    static constexpr size_t block = 64;  // queries that share a pass over the codes
 
     // Fetches what the answers of tasks [0, n) will read first, all together.
     static void prefetch_answers(const Task<C>* tasks, size_t n, const std::vector<View<C>>& parts) {
-        constexpr size_t most = 32;  // hits per task
+        constexpr size_t most = 16;  // hits per task
         auto each = [&](auto&& f) {
             for (size_t i = 0; i < n; ++i) {
                 const auto& hits = tasks[i].found.hits();
@@ -60,6 +61,7 @@ class Searcher {
             pending_.clear();
             for (size_t i = 0; i < n; ++i) {
                 tasks[i].complete = -1;
+                tasks[i].passed = {-1};
                 pending_.push_back(&tasks[i]);
             }
             if (part.seg->wide)
@@ -85,8 +87,7 @@ class Searcher {
     }
 
   private:
-    static constexpr size_t chunk = 2048;        // codes scanned before the bound is read again
-    static constexpr size_t loose_chunk = 4096;  // the same for loose codes
+    static constexpr size_t chunk = 2048;  // codes scanned before the bound is read again
     static constexpr size_t at_once = Segment<C>::most_at_once;
     static constexpr size_t line = 64 / sizeof(typename C::Word);  // words in a cache line
 
@@ -271,12 +272,12 @@ class Searcher {
         return true;  // every cell of every window was visited
     }
 
-    // Scans buckets [begin, end), no further than `cap`.
-    void scan_range(Task<C>& t, const View<C>& part, uint32_t p, size_t begin, size_t end, int cap) {
-        take(t, part, p, kernels<C>().scan(part.seg->codes(), begin, end, t.query, capped(t, cap), index_, distance_));
+    // Scans buckets [begin, end) up to a bound.
+    void scan_range(Task<C>& t, const View<C>& part, uint32_t p, size_t begin, size_t end, const Bound<C>& bound) {
+        take(t, part, p, kernels<C>().scan(part.seg->codes(), begin, end, t.query, bound, index_, distance_));
     }
-    static Bound<C> capped(const Task<C>& t, int cap) {
-        return cap < t.found.bound().distance ? Bound<C>{cap} : t.found.bound();
+    static const Bound<C>& within_guess(const Task<C>& t) {
+        return t.found.bound().covers(t.guess) ? t.guess : t.found.bound();
     }
 
     // Collects the first n of the buckets that a kernel found.
@@ -284,11 +285,15 @@ class Searcher {
     static void take(Task<C>& t, const View<C>& part, uint32_t p, size_t n, const uint32_t* index,
                      const uint16_t* distance) {
         const auto* first_word = part.seg->code[0].data();
-        for (size_t i = 0; i < n; ++i) part.seg->prefetch_start(index[i]);
+        for (size_t i = 0; i < n; ++i) {
+            part.seg->prefetch_start(index[i]);
+            __builtin_prefetch(first_word + index[i]);
+        }
         for (size_t i = 0; i < n; ++i) {
             const int d = distance[i];
             const auto word = first_word[index[i]] ^ t.query.w[0];
-            if (d > t.complete && t.found.bound().admits(word, d)) t.found.add(p, index[i], d, word);
+            if (d > t.complete && !t.passed.admits(word, d) && t.found.bound().admits(word, d))
+                t.found.add(p, index[i], d, word);
         }
     }
 
@@ -318,7 +323,7 @@ class Searcher {
                 // From the centre outwards, in growing steps, so that the bound shrinks quickly.
                 for (size_t to = end, length = 64; to > begin; length = std::min(2 * length, chunk)) {
                     const size_t from = std::max(begin, to - std::min(to, length));
-                    scan_range(t, part, p, from, to, seg.bits);
+                    scan_range(t, part, p, from, to, t.found.bound());
                     to = from;
                 }
             }
@@ -345,7 +350,7 @@ class Searcher {
         // Until there are K images, all codes near the centre are hits, and it is faster to scan them.
         for (; to > 0 && !t.found.full(); step = std::min(2 * step, chunk)) {
             const size_t from = to - std::min(to, step);
-            scan_range(t, part, p, base + from, base + to, seg.bits);
+            scan_range(t, part, p, base + from, base + to, t.found.bound());
             to = from;
         }
         // From the centre outwards, in growing steps, so that the bound shrinks quickly.
@@ -382,37 +387,32 @@ class Searcher {
             const bool uniform =
                 !t->found.full() && kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample), t->query,
                                                       {plan.nearest}, index_, distance_);
-            t->guess = uniform ? plan.guess : seg.bits;
+            t->guess = uniform ? plan.guess : Bound<C>{seg.bits};
         }
         for (int pass = 0; pass < 2 && !pending_.empty(); ++pass) {
             for (Task<C>* t : pending_)  // in growing steps, so that the bound shrinks quickly
                 for (size_t at = begin, length = 64; at < std::min(end, begin + chunk); at += length, length *= 2)
-                    scan_range(*t, part, p, at, std::min({end, at + length, begin + chunk}), t->guess);
+                    scan_range(*t, part, p, at, std::min({end, at + length, begin + chunk}), within_guess(*t));
             if (threads_ > 1 && shares(end - begin))
                 scan_shared(*pending_.front(), part, p, begin + chunk);
             else
                 scan_chunks(part, p, begin + chunk);
-            leave_pending([&](Task<C>& t) { return t.found.bound().distance <= t.guess; });
-            for (Task<C>* t : pending_) t->complete = std::max(t->complete, t->guess), t->guess = seg.bits;
+            leave_pending([&](Task<C>& t) { return t.found.ends_within(t.guess); });
+            for (Task<C>* t : pending_) t->passed = t->guess, t->guess = {seg.bits};
         }
     }
 
     void scan_chunks(const View<C>& part, uint32_t p, size_t begin) {
-        constexpr size_t length = loose_chunk;
         const size_t end = part.seg->n_buckets, n = pending_.size();
-        for (; begin < end && n; begin += length) {
-            const size_t to = std::min(end, begin + length);
+        for (; begin < end && n; begin += chunk) {
+            const size_t to = std::min(end, begin + chunk);
             for (size_t i = 0; i < n; i += kLanes) {
                 const size_t some = std::min(kLanes, n - i);
-                // Each turn fetches its share of the next chunk.
-                const size_t last = std::min(end, to + length * (i + some) / n);
-                for (size_t at = to + length * i / n; at < last; at += line) part.seg->codes().prefetch(at);
                 if (some == kLanes)
                     scan_lanes(part, p, begin, to, &pending_[i]);
                 else
                     for (size_t j = i; j < n; ++j)
-                        for (size_t at = begin; at < to; at += chunk)
-                            scan_range(*pending_[j], part, p, at, std::min(to, at + chunk), pending_[j]->guess);
+                        scan_range(*pending_[j], part, p, begin, to, within_guess(*pending_[j]));
             }
         }
     }
@@ -427,7 +427,7 @@ class Searcher {
             uint32_t index[chunk + kScanSlack];
             uint16_t distance[chunk + kScanSlack];
             SeenIds seen;
-            Task<C> own{.query = t.query, .hash = t.hash, .found = {}, .complete = t.complete, .guess = t.guess};
+            Task<C> own{t.query, t.hash, {}, t.complete, t.guess, t.passed};
             {
                 std::lock_guard lock(merging);
                 own.found.start_like(t.found, seen);
@@ -435,8 +435,8 @@ class Searcher {
             for (size_t from; (from = next.fetch_add(piece)) < end;)
                 for (size_t at = from; at < std::min(end, from + piece); at += chunk)
                     take(own, part, p,
-                         kernels<C>().scan(part.seg->codes(), at, std::min(end, at + chunk), t.query,
-                                           capped(own, t.guess), index, distance),
+                         kernels<C>().scan(part.seg->codes(), at, std::min(end, at + chunk), t.query, within_guess(own),
+                                           index, distance),
                          index, distance);
             std::lock_guard lock(merging);
             for (const auto& h : own.found.hits())
@@ -447,11 +447,10 @@ class Searcher {
 
     // Scans buckets [begin, end) for kLanes tasks.
     void scan_lanes(const View<C>& part, uint32_t p, size_t begin, size_t end, Task<C>* const* tasks) {
-        constexpr size_t room = loose_chunk + kScanSlack;
+        constexpr size_t room = chunk + kScanSlack;
         Lane<C> lanes[kLanes];
         for (size_t j = 0; j < kLanes; ++j)
-            lanes[j] = {tasks[j]->query, capped(*tasks[j], tasks[j]->guess), lane_index_ + j * room,
-                        lane_distance_ + j * room, 0};
+            lanes[j] = {tasks[j]->query, within_guess(*tasks[j]), lane_index_ + j * room, lane_distance_ + j * room, 0};
         kernels<C>().scan_lanes(part.seg->codes(), begin, end, lanes);
         for (size_t j = 0; j < kLanes; ++j) take(*tasks[j], part, p, lanes[j].found, lanes[j].index, lanes[j].distance);
     }
@@ -469,8 +468,8 @@ class Searcher {
     size_t n_waiting_ = 0;
     uint32_t index_[chunk + kScanSlack];
     uint16_t distance_[chunk + kScanSlack];
-    uint32_t lane_index_[kLanes * (loose_chunk + kScanSlack)];
-    uint16_t lane_distance_[kLanes * (loose_chunk + kScanSlack)];
+    uint32_t lane_index_[kLanes * (chunk + kScanSlack)];
+    uint16_t lane_distance_[kLanes * (chunk + kScanSlack)];
     std::vector<uint8_t> lower_;
     std::vector<uint32_t> near_;
     std::vector<std::pair<size_t, size_t>> range_;
