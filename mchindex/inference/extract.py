@@ -145,8 +145,8 @@ class Extractor:
         `load` turns a source into an image and its boxes, `regions` of them, or returns None to
         leave it out. It runs in the threads that run the backbone, ahead of what is yielded; an
         exception that it raises ends the stream. `bytes_of` says how much memory a source takes:
-        fewer sources that take much are taken ahead. `skip` says cheaply, in the calling thread, that
-        `load` would return None; it may miss some.
+        fewer sources that take much are taken ahead. `skip`, which the calling thread runs, says
+        cheaply that `load` would return None; it may miss some.
         """
 
         def prepare(source: T) -> _Views | None:
