@@ -36,7 +36,6 @@ from mchindex.regions import WHOLE
 SIZE = 224
 SEVEN, EIGHT = 64, 127  # the largest weight of 7 and of 8 bits
 SAMPLES = 25_000  # rows that the error of a layer is measured on
-FEWER = 8_000  # of a layer whose weights are few
 VALUES = 200_000  # numbers that a range is chosen on
 AT_A_TIME = 32  # images
 DAMPING = 0.01  # added to the diagonal, as a share of its mean
@@ -93,18 +92,17 @@ class Layer:
         return x.clamp(0, 6) if self.clips else x
 
     def rows(self, x: Tensor) -> Tensor:
-        """What the weights of an output channel are multiplied with: (groups, rows, weights), about
-        `SAMPLES` rows for a layer with one group, fewer for others."""
+        """What the weights of an output channel are multiplied with, some `SAMPLES` rows."""
         assert self.weight is not None
-        kernel, cells = self.weight.shape[-1], x.shape[-1] * x.shape[-2]
+        kernel = self.weight.shape[-1]
+        some = x if kernel == 1 else x[:AT_A_TIME]
+        some = some.float()
         if kernel == 1:
-            rows = x.permute(0, 2, 3, 1).reshape(1, -1, x.shape[1])
-            return rows[:, :: max(1, rows.shape[1] // SAMPLES)].float()
-        some = x[: max(AT_A_TIME, FEWER // cells)].float()
-        parts = F.unfold(self.padded(some), kernel, stride=self.stride)
-        parts = parts.view(len(some), self.groups, -1, parts.shape[-1])
-        rows = parts.permute(1, 0, 3, 2).reshape(self.groups, -1, parts.shape[2])
-        return rows[:, :: max(1, rows.shape[1] // FEWER)]
+            rows = some.permute(0, 2, 3, 1).reshape(-1, some.shape[1])
+        else:
+            rows = F.unfold(self.padded(some), kernel, stride=self.stride).transpose(1, 2)
+            rows = rows.reshape(-1, rows.shape[-1])
+        return rows[:: max(1, len(rows) // SAMPLES)]
 
 
 def layers_of(data: bytes) -> list[Layer]:
@@ -164,12 +162,11 @@ def weight_scales(weight: Tensor, most: int) -> Tensor:
 
 def fitted(weight: Tensor, exact: Tensor, rounded: Tensor) -> tuple[Tensor, Tensor]:
     """Weights that give for rounded inputs about what `weight` gives for exact ones, and the
-    covariance of the rounded inputs; all by groups."""
-    x, y = rounded - rounded.mean(1, keepdim=True), exact - exact.mean(1, keepdim=True)
-    square = (x.mT @ x / x.shape[1]).double()
-    diagonal = square.diagonal(dim1=1, dim2=2)
-    diagonal += DAMPING * diagonal.mean(1, keepdim=True) + 1e-9  # a channel may be 0 everywhere
-    change = ((y - x).mT @ x / x.shape[1]).double()
+    covariance of the rounded inputs."""
+    x, y = rounded - rounded.mean(0), exact - exact.mean(0)
+    square = (x.T @ x / len(x)).double()
+    square += DAMPING * square.diagonal().mean() * torch.eye(len(square)).double()
+    change = ((y - x).T @ x / len(x)).double()
     return weight + weight @ change @ torch.linalg.inv(square), square
 
 
@@ -177,10 +174,10 @@ def rounded_weights(weight: Tensor, square: Tensor, sizes: Tensor, most: int) ->
     """GPTQ: rounds column after column; those that follow make up for the error."""
     upper = torch.linalg.cholesky(torch.linalg.inv(square), upper=True)
     left, whole = weight.clone(), torch.empty_like(weight)
-    for i in range(weight.shape[2]):
-        whole[..., i] = (left[..., i] / sizes).round().clamp(-most, most)
-        error = (left[..., i] - whole[..., i] * sizes) / upper[:, i, i, None]
-        left[..., i + 1 :] -= error[..., None] * upper[:, None, i, i + 1 :]
+    for i in range(weight.shape[1]):
+        whole[:, i] = (left[:, i] / sizes).round().clamp(-most, most)
+        error = (left[:, i] - whole[:, i] * sizes) / upper[i, i]
+        left[:, i + 1 :] -= error[:, None] * upper[i, i + 1 :]
     return whole
 
 
@@ -192,17 +189,20 @@ def quantise(layers: list[Layer], pixels: NDArray[np.uint8]) -> dict[str, Scale]
     exact, rounded = {first: start}, {first: start}
     for place, layer in enumerate(layers):
         if layer.weight is not None:
+            flat = layer.weight.flatten(1).double()
             most = SEVEN if layer.groups == 1 else EIGHT
-            given = layer.inputs[0]
-            flat, square = fitted(
-                layer.weight.double().view(layer.groups, -1, layer.weight[0].numel()),
-                layer.rows(exact[given]),
-                layer.rows(rounded[given]),
-            )
-            sizes = weight_scales(flat.flatten(0, 1), most)
+            if layer.groups == 1:
+                flat, square = fitted(
+                    flat, layer.rows(exact[layer.inputs[0]]), layer.rows(rounded[layer.inputs[0]])
+                )
+            sizes = weight_scales(flat, most)
             # The bias of a channel without weights must fit into 32 bits.
-            sizes = torch.maximum(sizes, layer.bias.abs() / (scales[given].size * LARGEST_BIAS))
-            whole = rounded_weights(flat, square, sizes.view(layer.groups, -1), most)
+            unit = scales[layer.inputs[0]].size
+            sizes = torch.maximum(sizes, layer.bias.abs() / (unit * LARGEST_BIAS))
+            if layer.groups == 1:
+                whole = rounded_weights(flat, square, sizes, most)
+            else:
+                whole = (flat / sizes[:, None]).round().clamp(-most, most)
             layer.whole, layer.scale = whole.float().view_as(layer.weight), sizes.float()
         _run(layer, exact, rounded, scales)
         later = {name for other in layers[place + 1 :] for name in other.inputs}
@@ -308,7 +308,7 @@ def features(data: bytes, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 def main() -> None:
     p = script(__doc__)
     p.add_argument("--data", required=True, help="the data set, as for `mch train --data`")
-    p.add_argument("--images", type=int, default=512, help="to calibrate on (%(default)s)")
+    p.add_argument("--images", type=int, default=768, help="to calibrate on (%(default)s)")
     p.add_argument("--out", type=Path, default=SHARED / INT8, help="%(default)s")
     args = p.parse_args()
     dataset = open_dataset(args.data)
