@@ -5,10 +5,13 @@ from __future__ import annotations
 from textwrap import fill
 
 from answer_blocks import read_record
+from common import RESULTS
 
 
 def start_block() -> str:
     """CPU time of commands, of this version and of the one before."""
+    if not (RESULTS / "start.json").exists():
+        return ""
     record = read_record("start.json", "bench/start.py")
     took = {(row["what"], row["version"]): row["cpu_seconds"] for row in record["rows"]}
     images, earlier = record["settings"]["images"], record["settings"]["against"][:7]
@@ -41,6 +44,8 @@ def encode_block() -> str:
 
 def precision_block() -> str:
     """What int8 costs in quality, and what it gains in speed."""
+    if not (RESULTS / "precision.json").exists():
+        return encode_block()
     record = read_record("precision.json", "bench/precision.py")
     found = {(row["precision"], row["rank"]): row["figures"] for row in record["rows"]}
     names = list(found["float", "best"])
