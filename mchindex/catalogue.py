@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from mchindex.files import read_file
 from mchindex.json_text import loads
 
 SHIPPED = Path(__file__).parent / "models" / "shipped"
+Precision = Literal["float", "int8"]  # of the numbers that a backbone computes with
 CONFIG = "config.json"
 LARGEST_CONFIG = 4 << 20  # bytes
 
@@ -46,6 +47,12 @@ def _roots() -> list[Path]:
     """The folders whose models have names."""
     own = own_models()
     return [SHIPPED] if own is None else [SHIPPED, own]
+
+
+def check_precision(precision: str | None) -> None:
+    """Raises ValueError unless it is one that a model may have, or None."""
+    if precision not in (None, *get_args(Precision)):
+        raise ValueError(f"precision is {' or '.join(get_args(Precision))}, not {precision!r}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -26,12 +26,14 @@ from mchindex.cli.options import (
     IndexModel,
     Quiet,
     Threads,
+    UsePrecision,
     Wait,
     use_threads,
 )
 from mchindex.progress import per_second, seconds
 
 if TYPE_CHECKING:
+    from mchindex.catalogue import Precision
     from mchindex.index.adding import Added
     from mchindex.inference import Encoder
 
@@ -95,6 +97,7 @@ def add(
             rich_help_panel=INDEX,
         ),
     ] = False,
+    precision: UsePrecision = None,
     wait: Wait = 0.0,
     batch: Annotated[
         int,
@@ -130,8 +133,8 @@ def add(
     from mchindex.index import MCHIndex
 
     use_threads(threads)
-    chosen = model if codes is None else _on_budget(index, model, codes, paths, device)
-    with MCHIndex.open(index, chosen, wait=wait, device=device) as opened:
+    chosen = model if codes is None else _on_budget(index, model, codes, paths, device, precision)
+    with MCHIndex.open(index, chosen, wait=wait, device=device, precision=precision) as opened:
         try:
             began = time.monotonic()
             result = opened.add(
@@ -203,7 +206,12 @@ def _check_model(index: Path, model: str | None) -> None:
 
 
 def _on_budget(
-    index: Path, model: str | None, codes: float, paths: Sequence[str], device: str
+    index: Path,
+    model: str | None,
+    codes: float,
+    paths: Sequence[str],
+    device: str,
+    precision: Precision | None,
 ) -> Encoder | None:
     """The model of a new index, set to keep this many codes per image on average."""
     from mchindex.errors import ImageError
@@ -217,7 +225,9 @@ def _on_budget(
         options = "--model and --codes are" if model else "--codes is"
         say(f"{options} ignored: {index} already exists")
         return None
-    loaded = load_model(DEFAULT_MODEL if model is None else model, device=device)
+    loaded = load_model(
+        DEFAULT_MODEL if model is None else model, device=device, precision=precision
+    )
     loaded.check_codes(codes)
     files = [item.path for item in to_items(list(paths))[0] if item.path and not item.error]
     sample = []

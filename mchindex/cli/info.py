@@ -35,6 +35,7 @@ def info(index: Index = INDEX_PATH, filter: Filter = None, as_json: AsJson = Fal
         "buckets": f"{facts['buckets']:,}",
         "regions": ", ".join(facts["regions"]),
         "model": f"{model} ({facts['fingerprint']})" if facts["fingerprint"] else model,
+        "precision": facts["precision"] or "",
         "on disk": show.size(facts["bytes"]),
         "in memory": show.size(facts["memory"]),
         "segments": f"{facts['segments']:,}",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mchindex import json_text
+from mchindex.catalogue import Precision
 
 if TYPE_CHECKING:
     from mchindex.datasets import Dataset
@@ -51,6 +52,15 @@ Device = Annotated[
         metavar="NAME",
         help="cpu, cuda, cuda:1 …; auto uses a GPU if there is one.",
         rich_help_panel=MACHINE,
+    ),
+]
+UsePrecision = Annotated[
+    Precision | None,
+    typer.Option(
+        "--precision",
+        help="How the backbone computes for a new index: int8 is faster, float exact.",
+        show_default="int8 for models that ship, on a CPU",
+        rich_help_panel=INDEX,
     ),
 ]
 UseEngine = Annotated[

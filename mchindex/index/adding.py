@@ -145,10 +145,18 @@ class Adding:
                     item.error = f"there is no image {item.id!r} to update"
                 yield item
 
+    def _forced(self, item: Item) -> bool:
+        """Whether to encode it even if it has not changed."""
+        again = self._again and item.known is not None and not item.known.fine
+        return self._update or again
+
+    def _skip(self, item: Item) -> bool:
+        """Whether there is nothing to read."""
+        return item.error is not None or (not self._forced(item) and item.is_unchanged())
+
     def _decode(self, item: Item) -> tuple[Any, NDArray[np.float64]] | None:
         """The picture and the boxes to encode; None if there is nothing to encode."""
-        again = self._again and item.known is not None and not item.known.fine
-        picture = item.load(self._model.least, force=self._update or again)
+        picture = item.load(self._model.least, force=self._forced(item))
         return None if picture is None else (picture.image, self._boxes)
 
     def _batches(
@@ -159,7 +167,7 @@ class Adding:
         features: list[NDArray[np.float16]] = []
         last = time.monotonic()
         stream = self._model.extractor.stream(
-            self._looked_up(items), self._decode, len(self._boxes), Item.bytes_held
+            self._looked_up(items), self._decode, len(self._boxes), Item.bytes_held, self._skip
         )
         # Always closed: its threads must not outlive an exception.
         with contextlib.closing(stream) as chunks:  # type: ignore[type-var]
@@ -167,7 +175,8 @@ class Adding:
                 for item, loaded in zip(chunk.sources, chunk.loaded, strict=True):
                     item.source, item.decoded = None, loaded  # frees the picture
                     batch.append(item)
-                features.append(chunk.features)
+                if len(chunk.features):
+                    features.append(chunk.features)
                 if len(batch) >= self._batch or time.monotonic() - last > PATIENCE:
                     yield batch, features
                     batch, features, last = [], [], time.monotonic()

@@ -83,6 +83,8 @@ class Header:
         }  # fmt: skip
         if self.fine is not None:
             facts["fine"] = self.fine._asdict()
+        if self.identity.precision != "float":
+            facts["precision"] = self.identity.precision
         return facts | ({"model_lost": True} if self.model_lost else {})
 
     @classmethod

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mchindex import json_text
-from mchindex.catalogue import find, names
+from mchindex.catalogue import Precision, find, names
 from mchindex.errors import ImageError, MissingDecoderError, ModelError, NotAnIndexError
 from mchindex.images import Source
 from mchindex.index.adding import BATCH, Added, Adding, OnCommit
@@ -83,6 +83,7 @@ class MCHIndex:
         _store: Store | None = None,
         wait: float = 0.0,
         device: str | None = None,
+        precision: Precision | None = None,
     ) -> None:
         """Creates an index in memory. With `bits` and no model, it takes your own codes."""
         if _store is None:
@@ -94,7 +95,7 @@ class MCHIndex:
         self._closed = False
         try:
             self._store.check_schema()
-            self._model = IndexModel(self._store, model, bits, wait, device)
+            self._model = IndexModel(self._store, model, bits, wait, device, precision)
             self._live = LiveTable(self._store, self.identity, self._model.fine)
             self._searcher = Searcher(self._store, self._live, self.identity)
         except BaseException:
@@ -111,6 +112,7 @@ class MCHIndex:
         create: bool = True,
         wait: float = 0.0,
         device: str | None = None,
+        precision: Precision | None = None,
     ) -> MCHIndex:
         """Opens the index in the folder `path`, or creates it if `create` is true.
 
@@ -118,6 +120,8 @@ class MCHIndex:
         existing index uses the model that filled it, and a new one uses coco-64. A new index with
         `bits` and no model takes your own codes. `wait` is how many seconds to wait for another
         process that is writing before StoreBusyError is raised; `math.inf` waits for ever.
+        `precision` is that of a new index: "float", or "int8", which is faster and which shipped
+        models have by default on a CPU. An index keeps its precision.
 
         An index that cannot be written to, such as one on a read-only disk, can still be searched.
         """
@@ -125,7 +129,9 @@ class MCHIndex:
         folder = Path(path)
         if not create and not Store.exists(folder):
             raise NotAnIndexError(f"{folder} is not an index")
-        return cls(model, bits=bits, _store=Store(folder), wait=wait, device=device)
+        return cls(
+            model, bits=bits, _store=Store(folder), wait=wait, device=device, precision=precision
+        )
 
     @property
     def model(self) -> Encoder:
@@ -634,6 +640,7 @@ class MCHIndex:
             "segments": len(table.stats()["segments"]),
             "model": identity.name,
             "fingerprint": identity.fingerprint,
+            "precision": identity.precision if identity.has_model else None,
             "regions": list(identity.regions),
         }
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex._core import BucketTable, FineTable
+from mchindex.catalogue import Precision, check_precision
 from mchindex.errors import ModelMismatchError
 from mchindex.regions import Box, Layout, PixelBox, in_pixels
 from mchindex.storage.store import Store
@@ -30,12 +31,13 @@ class Identity:
     regions: tuple[str, ...] = ()
     boxes: tuple[Box, ...] = ()
     xi: float | None = None  # from which probability regions are kept; None: the model's own
+    precision: Precision = "float"  # of the backbone
 
     @classmethod
     def of_model(cls, model: Encoder, name: str | None) -> Identity:
         regions, boxes = tuple(model.layout.names), tuple(model.layout.boxes)
         xi = None if model.xi == model.own_xi else model.xi
-        return cls(model.bits, model.fingerprint, name, regions, boxes, xi)
+        return cls(model.bits, model.fingerprint, name, regions, boxes, xi, model.precision)
 
     @classmethod
     def of_codes(cls, bits: int) -> Identity:
@@ -56,7 +58,11 @@ class Identity:
         xi = facts.get("xi")
         if xi is not None and not (isinstance(xi, (int, float)) and 0 <= xi <= 1):
             raise ValueError("xi is a probability")
-        return cls(facts["bits"], facts["fingerprint"], facts["name"], regions, tuple(boxes), xi)
+        precision = facts.get("precision", "float")  # early versions had no other
+        check_precision(precision)
+        return cls(
+            facts["bits"], facts["fingerprint"], facts["name"], regions, tuple(boxes), xi, precision
+        )
 
     @classmethod
     def of_store(cls, store: Store) -> Identity | None:
@@ -70,14 +76,18 @@ class Identity:
             raise store.unreadable("model") from None
 
     def to_json(self) -> dict[str, Any]:
-        facts = {
+        facts: dict[str, Any] = {
             "bits": self.bits,
             "fingerprint": self.fingerprint,
             "name": self.name,
             "names": list(self.regions),
             "boxes": [list(box) for box in self.boxes],
         }
-        return facts if self.xi is None else facts | {"xi": self.xi}
+        if self.xi is not None:
+            facts["xi"] = self.xi
+        if self.precision != "float":
+            facts["precision"] = self.precision
+        return facts
 
     @property
     def has_model(self) -> bool:
@@ -88,7 +98,11 @@ class Identity:
         """The model as error messages name it."""
         if self.fingerprint is None:
             return "no model (it holds your own codes)"
-        suffix = f" ({self.fingerprint})"
+        suffix = (
+            f" ({self.fingerprint})"
+            if self.precision == "float"
+            else f" ({self.fingerprint}, {self.precision})"
+        )
         return f"the model {self.name}{suffix}" if self.name else f"another model{suffix}"
 
     @cached_property
@@ -119,6 +133,11 @@ class Identity:
         if self.fingerprint != other.fingerprint:
             raise ModelMismatchError(
                 f"{theirs} was filled by {other.title}, but {mine} by {self.title}"
+            )
+        if self.precision != other.precision:
+            raise ModelMismatchError(
+                f"{theirs} was filled with precision {other.precision}, but {mine} with precision "
+                f"{self.precision}: create a new index with precision {other.precision}"
             )
         if (self.regions, self.boxes) != (other.regions, other.boxes):
             raise ModelMismatchError(f"{theirs} and {mine} have different regions")

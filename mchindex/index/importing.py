@@ -78,7 +78,10 @@ def import_index(
         if not Store.exists(folder):
             chosen = _model_for(header, model, name)
         bits = header.identity.bits if chosen is None else None
-        with MCHIndex.open(folder, chosen, bits=bits, wait=wait, device=device) as index:
+        precision = None if header.model_lost or Store.exists(folder) else header.identity.precision
+        with MCHIndex.open(
+            folder, chosen, bits=bits, wait=wait, device=device, precision=precision
+        ) as index:
             mine = index.identity
             if header.model_lost:
                 mine = Identity(mine.bits)  # only the width can be compared

@@ -84,7 +84,7 @@ class Item:
             return None
         given: Any = self.source
         try:
-            if known is not None and self._is_unchanged():
+            if known is not None and self.is_unchanged():
                 self.hash = known
                 return None
             if self.path is None:
@@ -110,9 +110,9 @@ class Item:
         self.width, self.height = picture.size
         return picture
 
-    def _is_unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether the file still has the size and the time that are stored."""
-        if self.path is None or self.known is None:
+        if self.path is None or self.known is None or self.known.hash is None:
             return False
         try:
             now = os.stat(self.path)

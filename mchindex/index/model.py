@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from mchindex.catalogue import find, read_config, shipped_name
+from mchindex.catalogue import Precision, check_precision, find, read_config, shipped_name
 from mchindex.errors import ModelMismatchError, StoreDamagedError, StoreError
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.identity import FineIdentity, Identity
@@ -31,12 +31,14 @@ class IndexModel:
         bits: int | None,
         wait: float,
         device: str | None,
+        precision: Precision | None,
     ) -> None:
         """Reads the identity from the store, or writes it if the index is new.
 
-        Raises ModelMismatchError if `model` or `bits` are not those of the index.
+        Raises ModelMismatchError if `model`, `bits` or `precision` are not those of the index.
         """
-        self._store, self._wait, self._device = store, wait, device
+        check_precision(precision)
+        self._store, self._wait, self._device, self._precision = store, wait, device, precision
         self._lock = threading.RLock()
         self._model: Encoder | None = None
         self._saved: Encoder | None = None  # the same, with the xi that it was saved with
@@ -65,6 +67,11 @@ class IndexModel:
             raise ModelMismatchError(
                 f"{self._store.name} holds codes of {identity.bits} bits, not {bits}"
             )
+        if self._precision not in (None, identity.precision):
+            raise ModelMismatchError(
+                f"{self._store.name} was filled with precision {identity.precision}, not "
+                f"{self._precision}: leave it out, or create a new index"
+            )
         if model is not None:
             self._use(model, identity)
         return identity
@@ -72,7 +79,13 @@ class IndexModel:
     def _new_identity(self, model: AnyModel | None, bits: int | None) -> Identity:
         if model is None and bits is not None:
             return Identity.of_codes(bits)
-        self._model = self._saved = self._loaded(DEFAULT_MODEL if model is None else model)
+        self._model = self._saved = self._loaded(
+            DEFAULT_MODEL if model is None else model, self._precision
+        )
+        if self._precision not in (None, self._model.precision):
+            raise ValueError(
+                f"the model has precision {self._model.precision}, not {self._precision}"
+            )
         if bits is not None and bits != self._model.bits:
             raise ValueError(f"the model's codes have {self._model.bits} bits, not {bits}")
         name = shipped_name(self._model.fingerprint)
@@ -80,11 +93,11 @@ class IndexModel:
             name = os.path.basename(os.path.abspath(model))
         return Identity.of_model(self._model, name)
 
-    def _loaded(self, model: AnyModel) -> Encoder:
+    def _loaded(self, model: AnyModel, precision: Precision | None) -> Encoder:
         from mchindex.inference import load_model
 
         if isinstance(model, (str, os.PathLike)):
-            return load_model(model, device=self._device)
+            return load_model(model, device=self._device, precision=precision)
         return model
 
     def _keep_model(self) -> None:
@@ -158,11 +171,16 @@ class IndexModel:
         return old
 
     def _use(self, model: AnyModel, identity: Identity) -> None:
-        loaded = self._loaded(model)
+        loaded = self._loaded(model, identity.precision)
         if loaded.fingerprint != identity.fingerprint:
             raise ModelMismatchError(
                 f"{self._store.name} was filled by {identity.title}, not by this one "
                 f"({loaded.fingerprint}): open it without a model, or create a new index"
+            )
+        if loaded.precision != identity.precision:
+            raise ModelMismatchError(
+                f"{self._store.name} was filled with precision {identity.precision}, and this "
+                f"model has precision {loaded.precision}: open it without a model"
             )
         self._saved = loaded
         self._model = loaded if identity.xi is None else loaded.with_xi(identity.xi)

@@ -36,7 +36,7 @@ from mchindex.storage.records import (
 from mchindex.storage.store import Chunk, Position, Store
 
 SNAPSHOT = "table-"  # file names of snapshots start with this
-SNAPSHOT_AFTER = 5_000  # changes since the last snapshot that opening an index may have to read
+SNAPSHOT_AFTER = 500  # changes since the last snapshot that opening an index may have to read
 MOST, FEWEST = 10_000, 50  # images removed in one commit
 REMOVING = 16 << 10  # bytes of the log that removing an image may take
 

@@ -325,7 +325,7 @@ def _model(folder: Path, identity: Identity, load: bool, report: Verified) -> No
         from mchindex.inference import GraphModel, load_model
 
         try:
-            model = GraphModel.load(place) or load_model(place)
+            model = GraphModel.load(place, precision=identity.precision) or load_model(place)
             if isinstance(model, GraphModel):
                 model.check()
         except ModelError as error:

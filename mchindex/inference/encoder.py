@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from mchindex.catalogue import Precision
 from mchindex.errors import ModelError
 from mchindex.images import BYTES, Source, is_file_object, read_picture
 from mchindex.inference.extract import Extractor, Job, Mode
@@ -26,6 +27,7 @@ ROWS = 4096  # rows of features per pass
 class Encoder(ABC):
     """Turns images into codes: `encode` for images to store, `encode_query` for queries."""
 
+    precision: Precision = "float"  # with which the backbone computes
     xi: float  # regions with at least this probability are kept
     mode: Mode  # how features of regions are computed, see `Extractor`
     layout: Layout  # the regions of an image

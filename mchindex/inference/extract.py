@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -44,7 +45,8 @@ def check_mode(mode: str) -> None:
 def resized(image: Image.Image, box: Sequence[float], size: int) -> Pixels:
     """A region of an image, cut out and resized to (3, size, size)."""
     # Cropped first: Pillow's resize(box=…) would mix in pixels from outside the region.
-    region = image.crop(in_pixels(box, *image.size))
+    place = in_pixels(box, *image.size)
+    region = image if place == (0, 0, *image.size) else image.crop(place)
     small = region.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(small).transpose(2, 0, 1)
 
@@ -67,6 +69,13 @@ class Extracted(NamedTuple, Generic[T]):
     sources: list[T]
     loaded: list[bool]  # which of them have features
     features: NDArray[np.float16]  # (loaded, regions, dim)
+
+
+@lru_cache(64)
+def _distinct(boxes: bytes) -> tuple[Boxes, NDArray[np.intp]]:
+    """The distinct ones of boxes, and where each is among them; most images have the same boxes."""
+    distinct, where = np.unique(np.frombuffer(boxes).reshape(-1, 4), axis=0, return_inverse=True)
+    return distinct, where.reshape(-1)
 
 
 def _groups(sources: Iterable[T], most: int, bytes_of: Callable[[T], int]) -> Iterator[list[T]]:
@@ -129,13 +138,15 @@ class Extractor:
         load: Callable[[T], Job | None],
         regions: int,
         bytes_of: Callable[[T], int] = lambda source: 0,
+        skip: Callable[[T], bool] = lambda source: False,
     ) -> Iterator[Extracted[T]]:
         """Yields the features of the sources, in their order, a few sources at a time.
 
         `load` turns a source into an image and its boxes, `regions` of them, or returns None to
         leave it out. It runs in the threads that run the backbone, ahead of what is yielded; an
         exception that it raises ends the stream. `bytes_of` says how much memory a source takes:
-        fewer sources that take much are taken ahead.
+        fewer sources that take much are taken ahead. `skip`, which the calling thread runs, says
+        cheaply that `load` would return None; it may miss some.
         """
 
         def prepare(source: T) -> _Views | None:
@@ -159,7 +170,14 @@ class Extractor:
         try:
             for group in _groups(sources, self.step(regions), bytes_of):
                 held = sum(map(bytes_of, group))
-                running.append((held, pool.submit(work, group)))
+                if all(map(skip, group)):  # no thread need wake up for it
+                    future: Future[Extracted[T]] = Future()
+                    future.set_result(
+                        Extracted(group, [False] * len(group), self._nothing(regions))
+                    )
+                else:
+                    future = pool.submit(work, group)
+                running.append((held, future))
                 ahead += held
                 while len(running) > 2 * workers or (running and ahead > AHEAD):
                     held, first = running.popleft()
@@ -174,10 +192,10 @@ class Extractor:
         return np.empty((0, regions, self.dim), np.float16)
 
     def _views(self, image: Image.Image, boxes: Boxes) -> _Views:
-        distinct, where = np.unique(boxes, axis=0, return_inverse=True)
+        distinct, places = _distinct(np.asarray(boxes, np.float64).tobytes())
         inputs = distinct if self.mode == "crops" else np.array([WHOLE])
         pixels = np.stack([resized(image, box, self.size) for box in inputs])
-        return _Views(pixels, distinct, where.reshape(-1))
+        return _Views(pixels, distinct, places)
 
     def _features(self, views: Sequence[_Views]) -> NDArray[np.float16]:
         out = self._run(np.concatenate([v.pixels for v in views]))

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex.catalogue import CONFIG, find
+from mchindex.catalogue import CONFIG, Precision, check_precision, find, shipped_name
 from mchindex.errors import MissingExtraError, ModelError
 from mchindex.files import read_file, write_file
 from mchindex.inference import graph
@@ -38,12 +38,21 @@ class GraphModel(Encoder):
     """A model that runs without torch. `load_model` finds it by its name or folder."""
 
     def __init__(
-        self, folder: Path, config: Config, facts: Facts, device: str | None = None
+        self,
+        folder: Path,
+        config: Config,
+        facts: Facts,
+        device: str | None = None,
+        precision: Precision = "float",
     ) -> None:
-        """Raises ValueError for settings that no model can have, and for an unknown device."""
+        """Raises ValueError for settings that no model can have, for an unknown device, and for a
+        precision that the model does not have."""
         check_xi(config.xi)
         check_mode(config.mode)
+        if precision == "int8" and "int8" not in facts.files:
+            raise ValueError("it has no int8 graph, only one of floats")
         self.folder, self._config, self._facts, self._device = folder, config, facts, device
+        self.precision = precision
         if device not in (None, "auto", "cpu"):
             graph.providers_of(device)
         self.xi, self.mode = config.xi, config.mode
@@ -54,7 +63,9 @@ class GraphModel(Encoder):
         self._parts: dict[str, Any] = {}  # what has been loaded
 
     @classmethod
-    def load(cls, folder: Path, device: str | None = None) -> GraphModel | None:
+    def load(
+        cls, folder: Path, device: str | None = None, precision: Precision = "float"
+    ) -> GraphModel | None:
         """The model in a folder; None if it has no graph, or one of other settings.
 
         Raises ModelError for a folder that holds no usable model.
@@ -69,7 +80,7 @@ class GraphModel(Encoder):
             config = Config.read(settings)
             if config.fingerprint != facts.model:
                 return None
-            return cls(folder, config, facts, device)
+            return cls(folder, config, facts, device, precision)
         except (ArithmeticError, TypeError, ValueError) as error:
             raise ModelError(f"{folder} does not hold a usable model: {error}") from error
 
@@ -161,9 +172,11 @@ class GraphModel(Encoder):
 
     def _make_extractor(self) -> Extractor:
         def read() -> bytes:
-            return self._facts.read_part(self.folder, "backbone")
+            return self._facts.read_part(self.folder, part)
 
-        runner = GraphRunner(read, self.mode == "crops", self._device)
+        # Only CPUs run the int8 graph.
+        part, device = ("int8", "cpu") if self.precision == "int8" else ("backbone", self._device)
+        runner = GraphRunner(read, self.mode == "crops", device)
         return Extractor(runner, self.input_size, self._facts.dim, self.mode)
 
     def _session(self, part: str) -> Any:
@@ -302,15 +315,37 @@ def _finite(x: NDArray[Any], what: str) -> NDArray[Any]:
     return x
 
 
-def load_model(path: str | PathLike[str], *, device: str | None = None) -> Encoder:
+def _is_int8_best(folder: Path, device: str | None) -> bool:
+    """Whether a new index should use the int8 graph: its answers are measured for shipped models
+    only."""
+    facts = Facts.read(folder)
+    if facts is None or "int8" not in facts.files or shipped_name(facts.model) is None:
+        return False
+    return graph.providers_of(device) == graph.providers_of("cpu")
+
+
+def load_model(
+    path: str | PathLike[str], *, device: str | None = None, precision: Precision | None = "float"
+) -> Encoder:
     """Loads a model: a shipped one by its name, or one from its directory.
 
     `device` is cpu, cuda, coreml, …; by default a GPU if ONNX Runtime has one, otherwise the CPU.
+    `precision` "int8" computes in whole numbers, on the CPU; None does so if the model ships and no
+    GPU is used.
     A model without a graph, which an earlier version saved, and a model on a GPU that ONNX Runtime
     does not have, need torch. Such a model gets its graph then. Raises ModelError for a directory
     that holds no usable model, and MissingExtraError if torch is needed and not installed.
     """
+    check_precision(precision)
     folder = find(path)
+    if precision is None:
+        precision = "int8" if _is_int8_best(folder, device) else "float"
+    if precision == "int8":
+        whole = GraphModel.load(folder, device, precision)
+        if whole is None:
+            read_settings(folder)
+            raise ModelError(f"the model in {folder} has no int8 graph: use precision='float'")
+        return whole
     gpu = device is not None and device.startswith("cuda") and find_spec("torch") is not None
     model = None if gpu else GraphModel.load(folder, device)
     if model is not None:

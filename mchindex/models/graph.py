@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mchindex.files import read_file, write_file
 from mchindex.inference.graph import (
     GRAPH,
+    INT8,
     SHARED,
     SHARED_NAMES,
     Facts,
@@ -27,7 +28,7 @@ from mchindex.inference.saved import WEIGHTS
 from mchindex.models.backbones import EfficientNetLite0
 from mchindex.models.extract import Network, exported, graph_runner
 from mchindex.models.hashing import HashMethod
-from mchindex.models.onnx_export import export
+from mchindex.models.onnx_export import export, fold_padding, shorten_weights
 from mchindex.models.policy import Policy
 from mchindex.regions import overlaps
 
@@ -69,6 +70,8 @@ def write_graph(model: MCHModel, folder: Path) -> None:
     """
     tensors = model.tensors()
     files = {"backbone": _backbone(model), "hash": ("hash.onnx", _hash(model, tensors))}
+    if files["backbone"][0] in SHARED_NAMES:
+        files["int8"] = INT8, read_file(SHARED / INT8)
     if model.policy is not None:
         files["policy"] = "policy.onnx", _policy(model, tensors)
     for name, data in files.values():
@@ -91,7 +94,8 @@ def shared_graph() -> bytes:
     backbone.load_pretrained()
     network = Network(backbone.eval(), "pooled")
     pixels = torch.zeros(2, 3, 224, 224, dtype=torch.uint8)
-    return export(network, {"pixels": pixels}, ["features"], "EfficientNet-Lite0", square=True)
+    data = export(network, {"pixels": pixels}, ["features"], "EfficientNet-Lite0", square=True)
+    return shorten_weights(fold_padding(data))
 
 
 def _backbone(model: MCHModel) -> tuple[str, bytes]:

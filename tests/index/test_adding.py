@@ -47,6 +47,31 @@ def write(path: Path, number: int, version: int = 0, old: bool = True) -> Path:
     return path
 
 
+def test_unchanged_files_wake_no_thread(
+    index: MCHIndex, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = index.add(photos, progress=False)
+    write(photos / "b.png", 1, version=7)
+    (photos / "broken.png").write_bytes(b"nothing")
+    loaded: list[str] = []
+    inner = mchindex.index.inputs.Item.load
+
+    def load(item: Any, *rest: Any, **more: Any) -> Any:
+        loaded.append(item.name)
+        return inner(item, *rest, **more)
+
+    monkeypatch.setattr(mchindex.index.inputs.Item, "load", load)
+    monkeypatch.setattr(index.model.extractor, "step", lambda regions: 1)
+    again = index.add(photos, progress=False)
+    assert sorted(loaded) == [str(photos / "b.png"), str(photos / "broken.png")]
+    assert list(again) == list(added)
+    assert again.replaced == [str(photos / "b.png")]
+    assert [failure.name for failure in again.failed] == [str(photos / "broken.png")]
+    loaded.clear()
+    assert len(index.update([photos / "a.png"], progress=False)) == 1
+    assert loaded == [str(photos / "a.png")]  # `update` encodes unchanged files, too
+
+
 class Encodings:
     """Records the ids of the images that are decoded and encoded."""
 

@@ -1,0 +1,65 @@
+"""What README and docs say about starting, adding and precision, from bench/results/."""
+
+from __future__ import annotations
+
+from textwrap import fill
+
+from answer_blocks import read_record
+from common import RESULTS
+
+
+def start_block() -> str:
+    """CPU time of commands, of this version and of the one before."""
+    if not (RESULTS / "start.json").exists():
+        return ""
+    record = read_record("start.json", "bench/start.py")
+    took = {(row["what"], row["version"]): row["cpu_seconds"] for row in record["rows"]}
+    images, earlier = record["settings"]["images"], record["settings"]["against"][:7]
+    lines = [
+        f"Seconds of CPU time with an index of {images:,} pictures and files in the page cache,",
+        f"{record['machine']['cpu']}; earlier: commit {earlier}, which needed torch "
+        "(`python bench/start.py`):",
+        "",
+        "| | earlier | now | at most |",
+        "|---|---|---|---|",
+    ]
+    for what, most in record["allowed"].items():
+        this, before = took[what, "this"], took[what, "earlier"]
+        lines.append(f"| {what} | {before:.3f} | {this:.3f} | {most:g} |")
+    return "\n".join(lines) + "\n"
+
+
+def encode_block() -> str:
+    """Images that `add` takes in per second of CPU time."""
+    record = read_record("encode.json", "bench/encode.py")
+    speed = {(row["what"], row["version"]): row["images_per_cpu_second"] for row in record["rows"]}
+    sizes = [
+        f"{speed[what, 'this']:.0f} JPEG files of {what} pixels per second of CPU time, "
+        f"{ratio:.2f} times as many as commit {record['settings']['against'][:7]}"
+        for what, ratio in record["ratios"].items()
+    ]
+    text = f"`add` takes in {', and '.join(sizes)}, which computed in floats"
+    return fill(f"{text} (`python bench/encode.py`).", 120, break_on_hyphens=False) + "\n"
+
+
+def precision_block() -> str:
+    """What int8 costs in quality, and what it gains in speed."""
+    if not (RESULTS / "precision.json").exists():
+        return encode_block()
+    record = read_record("precision.json", "bench/precision.py")
+    found = {(row["precision"], row["rank"]): row["figures"] for row in record["rows"]}
+    names = list(found["float", "best"])
+    settings = record["settings"]
+    lines = [
+        f"Answers of {settings['model']} to {settings['queries']} queries among "
+        f"{settings['indexed']:,} images, and how often each of",
+        "400 edited copies finds its original first (`python bench/precision.py`):",
+        "",
+        f"| rank, precision | {' | '.join(names)} |",
+        f"|{'---|' * (len(names) + 1)}",
+    ]
+    for rank in record["changes"]:
+        for precision in ("float", "int8"):
+            values = [f"{found[precision, rank][name]:.4f}".lstrip("0") for name in names]
+            lines.append(f"| {rank}, {precision} | {' | '.join(values)} |")
+    return "\n".join([*lines, "", encode_block()])
