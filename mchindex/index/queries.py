@@ -91,6 +91,10 @@ class Queries:
         (name,) = resolved_ids(self._store, [id])
         return self._store.rows_of([name]).get(name)
 
+    def rows(self, ids: Sequence[Id]) -> dict[Id, Row]:
+        """The records of images, by their stored ids; only of those that are in the index."""
+        return self._store.rows_of(ids)
+
     def page(self, after: int, limit: int, conditions: Mapping[str, Any] | None) -> list[Row]:
         """Up to `limit` images whose keys are above `after`, oldest first."""
         return self._store.page(after, limit, conditions)
@@ -108,3 +112,7 @@ class Queries:
         found = self._live.current.within(codes, 0)
         counts: list[int] = np.diff(found.lims).tolist()
         return counts
+
+    def has_fine(self, id: Id) -> bool:
+        """Whether an image has fine codes."""
+        return any(known.fine for known in self._store.known([id]).values())
