@@ -25,6 +25,7 @@ from mchindex.server import models
 from mchindex.server.batching import Pool
 from mchindex.server.bodies import json_body, search_body, upload_body
 from mchindex.server.contents import Contents
+from mchindex.server.docs import docs_page
 from mchindex.server.duplicates import Groups
 from mchindex.server.guard import ACCESS, Access, Guard
 from mchindex.server.metrics import Metrics
@@ -420,6 +421,10 @@ def _add_page(api: FastAPI) -> None:
     @api.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
         return sent(request, "index.html")
+
+    @api.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(docs_page(api.openapi()), media_type="text/html; charset=utf-8")
 
     @api.get("/assets/{name}", include_in_schema=False)
     async def asset(request: Request, name: str) -> Response:
