@@ -61,6 +61,16 @@ void costs_portable(const uint64_t* codes, size_t n, const Bits& query, uint32_t
 
 #define MCH_AVX512 __attribute__((target("avx512f,avx512vpopcntdq")))
 
+// The costs of the words of two codes.
+template <int Planes>
+MCH_AVX512 inline __m512i two_costs(__m512i codes, __m512i expected, const __m512i* magnitude) {
+    const __m512i wrong = _mm512_xor_si512(codes, expected);
+    __m512i sum = _mm512_popcnt_epi64(_mm512_and_si512(wrong, magnitude[Planes - 1]));
+    for (int p = Planes - 2; p >= 0; --p)
+        sum = _mm512_add_epi64(_mm512_slli_epi64(sum, 1), _mm512_popcnt_epi64(_mm512_and_si512(wrong, magnitude[p])));
+    return sum;
+}
+
 // Two codes of four words per vector. The sums of up to four vectors share a register, 16 bits each, so
 // that they are added up across lanes once.
 template <int Planes>
@@ -68,17 +78,30 @@ MCH_AVX512 void costs_avx512(const uint64_t* codes, size_t n, const Bits& query,
     const __m512i expected = _mm512_loadu_si512(query.expected.data());
     __m512i magnitude[Planes];
     for (int p = 0; p < Planes; ++p) magnitude[p] = _mm512_loadu_si512(query.magnitude[p].data());
-    for (size_t i = 0; i < n; i += 8) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const uint64_t* at = codes + i * kFastWords;
+        __m512i packed = two_costs<Planes>(_mm512_loadu_si512(at), expected, magnitude);
+        packed = _mm512_or_si512(
+            packed, _mm512_slli_epi64(two_costs<Planes>(_mm512_loadu_si512(at + 8), expected, magnitude), 16));
+        packed = _mm512_or_si512(
+            packed, _mm512_slli_epi64(two_costs<Planes>(_mm512_loadu_si512(at + 16), expected, magnitude), 32));
+        packed = _mm512_or_si512(
+            packed, _mm512_slli_epi64(two_costs<Planes>(_mm512_loadu_si512(at + 24), expected, magnitude), 48));
+        packed = _mm512_add_epi64(packed, _mm512_permutex_epi64(packed, 0x4e));
+        packed = _mm512_add_epi64(packed, _mm512_permutex_epi64(packed, 0xb1));
+        const __m128i even = _mm512_castsi512_si128(packed), odd = _mm512_extracti32x4_epi32(packed, 2);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(costs + i),
+                            _mm256_cvtepu16_epi32(_mm_unpacklo_epi16(even, odd)));
+    }
+    for (; i < n; i += 8) {  // the last ones
         __m512i packed = _mm512_setzero_si512();
         const size_t pairs = std::min<size_t>(4, (n - i + 1) / 2);
         for (size_t v = 0; v < pairs; ++v) {
             const size_t at = i + 2 * v;
             const __mmask8 mask = at + 1 < n ? 0xff : 0x0f;
-            const __m512i wrong = _mm512_xor_si512(_mm512_maskz_loadu_epi64(mask, codes + at * kFastWords), expected);
-            __m512i sum = _mm512_setzero_si512();
-            for (int p = Planes - 1; p >= 0; --p)
-                sum = _mm512_add_epi64(_mm512_slli_epi64(sum, 1),
-                                       _mm512_popcnt_epi64(_mm512_and_si512(wrong, magnitude[p])));
+            const __m512i sum =
+                two_costs<Planes>(_mm512_maskz_loadu_epi64(mask, codes + at * kFastWords), expected, magnitude);
             packed = _mm512_or_si512(packed, _mm512_sll_epi64(sum, _mm_cvtsi32_si128(int(16 * v))));
         }
         packed = _mm512_add_epi64(packed, _mm512_permutex_epi64(packed, 0x4e));
