@@ -65,7 +65,9 @@ def wrong_type(request: Request, *allowed: str) -> ProblemError:
 async def search_body(request: Request, limits: Limits) -> tuple[SearchRequest, bytes | None]:
     """A search, and the picture that was sent with it as a file."""
     if media_type(request) == JSON:
-        return read_json(await body(request, limits.request), SearchRequest), None
+        # In Base64, a picture takes a third more.
+        most = min(limits.request, limits.bytes * 4 // 3 + limits.json)
+        return read_json(await body(request, most), SearchRequest), None
     if media_type(request) != FORM:
         raise wrong_type(request, JSON, FORM)
     async with Form(request, limits, files=1, fields=1) as form:

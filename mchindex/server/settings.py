@@ -15,7 +15,7 @@ class Limits:
 
     bytes: int = 64 << 20  # of one picture: 413
     request: int = 256 << 20  # bytes of a whole request: 413
-    held: int = 1 << 30  # bytes of all requests that are being received or worked on: 429
+    held: int = 512 << 20  # bytes of all requests that are being received or worked on: 429
     json: int = 16 << 20  # bytes of a JSON body, apart from pictures: 413
     k: int = 1_000  # hits of one search, with those that are skipped: 422
     offset: int = 100_000  # hits that are skipped: 422

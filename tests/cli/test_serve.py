@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import mchindex
+from helpers.service import draw
 from mchindex import MCHIndex
 from mchindex.cli import run
 from mchindex.cli.serve import announce
@@ -71,3 +73,32 @@ def test_a_missing_extra_is_named(index: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert "pip install 'mchindex[serve]'" in done.stderr
+
+
+def test_the_demo_ends_in_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[tuple[Path, int]] = []
+    monkeypatch.setattr("mchindex.cli.demo.serve_index", lambda *given: served.append(given))
+    draw(tmp_path / "pictures", 0, 12)
+    arguments = ["demo", "--photos", str(tmp_path / "pictures"), "--out", str(tmp_path / "out")]
+    assert run([*arguments, "--serve", "--port", "8123", "--quiet"]) == 0
+    assert served == [(tmp_path / "out" / "photos.mch", 8123)]
+
+
+def test_a_demo_is_served_on_this_machine(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mchindex.cli.serve import serve_index
+    from mchindex.index import MCHIndex
+    from mchindex.server import run as running
+    from mchindex.server.settings import Settings
+
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+
+    def serve(index: MCHIndex, settings: Settings, started: Callable[[str], None]) -> None:
+        assert len(index) == 0
+        started(f"http://{settings.host}:{settings.port}/")
+
+    monkeypatch.setattr(running, "serve", serve)
+    serve_index(index, 8123)
+    assert opened == ["http://127.0.0.1:8123/"]
