@@ -53,9 +53,8 @@ log = logging.getLogger("mchindex.server")
 
 @dataclass(frozen=True)
 class Access:
-    """What a caller may do."""
+    """What a caller may do besides reading."""
 
-    read: bool = True
     write: bool = True
     delete: bool = False  # files
 
@@ -114,9 +113,7 @@ class Guard:
         open_to_all = path in OPEN or path.startswith(OPEN_FOLDER)
         if not open_to_all or method not in _SAFE_METHODS:
             _check_site(headers)
-        if open_to_all and path not in ("/livez", "/healthz"):
-            scope[ACCESS] = Access(read=False, write=False)
-        elif not open_to_all:
+        if not open_to_all:
             scope[ACCESS] = self._access(headers)
         if self._running > self._limits.requests:
             raise busy("the service has too much to do: try again later")

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mchindex
+from helpers.hostile import png
 from helpers.service import PICTURES, Service, draw, running
 from mchindex.server.batching import Batcher
 from mchindex.server.problems import ProblemError
@@ -221,3 +222,37 @@ def test_every_answered_addition_survives_kill_9_and_the_client_reconnects(
     with mchindex.MCHIndex.open(own) as index:
         assert [id for id in answered if id not in index] == []
         assert len(set(answered)) == len(new)
+
+
+def peak(server: subprocess.Popen[str]) -> int:
+    """The most memory that a process has taken, in MiB."""
+    text = Path(f"/proc/{server.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", text)
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+def test_memory_is_bounded_whatever_is_sent(own: Path, tmp_path: Path) -> None:
+    """Bombs, and much more at once than the service holds."""
+    large = b"x" * (40 << 20)
+    sent: list[tuple[str, bytes]] = [("bomb.png", png(9_000, 9_000)), ("x.jpg", large)]
+    with process(own, "--uploads", str(tmp_path / "kept")) as (server, url):
+        first = draw(tmp_path / "new", PICTURES, 1)[0]
+        httpx.post(f"{url}v1/search", files={"file": ("a.jpg", first.read_bytes())}, timeout=60)
+        before = peak(server)
+
+        def send(number: int) -> int:
+            path = ("v1/search", "v1/images")[number // 2 % 2]
+            with httpx.Client(base_url=url, timeout=120) as client:
+                try:
+                    return client.post(path, files={"file": sent[number % 2]}).status_code
+                except httpx.TransportError:  # it was turned away while it was sending
+                    return 429
+
+        with ThreadPoolExecutor(16) as threads:
+            codes = set(threads.map(send, range(48)))
+        assert codes <= {200, 408, 413, 422, 429, 503}
+        # Two pictures of 64 MiB, what they are decoded to, and the bytes of a few requests.
+        assert peak(server) - before < 1_500
+        assert httpx.get(f"{url}readyz").status_code == 200
+    assert list((tmp_path / "kept").rglob("*.jpg")) == []

@@ -2,9 +2,7 @@
 
 import base64
 import io
-import struct
 import zipfile
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,22 +11,9 @@ import httpx
 import pytest
 from PIL import Image
 
+from helpers.hostile import png
 from helpers.service import KEY, Service, draw, problem, running
 from mchindex.server.settings import Limits
-
-
-def png(width: int, height: int) -> bytes:
-    """A PNG that says to be of some size, with almost no bytes of pixels."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
-    pixels = zlib.compress(b"\0" * min(width * height, 1 << 20))
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    start = b"\x89PNG\r\n\x1a\n"
-    return start + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
 def picture(kind: str) -> bytes:
