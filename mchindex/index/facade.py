@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -22,7 +22,14 @@ from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, On
 from mchindex.index.backup import back_up
 from mchindex.index.codes import rows_of_codes
 from mchindex.index.discard import Discarded, discard
-from mchindex.index.duplicates import DuplicateGroup, Duplicates, Level, find_duplicates
+from mchindex.index.duplicates import (
+    Decision,
+    DuplicateGroup,
+    Duplicates,
+    Level,
+    check_decision,
+    find_duplicates,
+)
 from mchindex.index.identity import FineIdentity, Identity
 from mchindex.index.in_common import in_common
 from mchindex.index.inputs import (
@@ -35,6 +42,7 @@ from mchindex.index.inputs import (
 )
 from mchindex.index.mixture import Like, Mixture
 from mchindex.index.model import AnyModel, IndexModel
+from mchindex.index.queries import Queries
 from mchindex.index.ranking import Query
 from mchindex.index.results import Answers, Hits
 from mchindex.index.searching import Searcher
@@ -47,7 +55,6 @@ from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
     from mchindex.inference.encoder import Encoder
-    from mchindex.inference.words import KnownWords
 
 BULK = 50_000  # images per commit in `add_codes`
 RECORDS = 5_000  # images per commit in `add_records`
@@ -399,7 +406,8 @@ class MCHIndex:
         `max_radius` limits the distance and `max_buckets` the work. If a limit may have kept images
         out, `exact` is False and `limited_by` names the limit.
         `filter` compares metadata: {"album": "2024", "year": {">=": 2020}, "camera.model": "X100"};
-        a list of values means any of them. `allowed` restricts the search to these ids.
+        a list of values means any of them. `allowed` restricts the search to these ids, and
+        `exclude` leaves ids out.
         """
         if [query is None, id is None, text is None, like is None].count(False) != 1:
             raise TypeError(
@@ -411,7 +419,7 @@ class MCHIndex:
         if text is not None:
             if region is not None:
                 raise TypeError("text has no region: a hit says in which region the thing is")
-            return self._searcher.by_words(self._words().query(text), k, **limits)
+            return self._searcher.by_words(self.queries.known_words().query(text), k, **limits)[0]
         if like is not None:
             if region is not None:
                 raise TypeError("like takes regions with its images: like=[(image, region), …]")
@@ -419,10 +427,10 @@ class MCHIndex:
             one, left_out, far = mixture.query(like, unlike, limits.get("rank"))
             if far and limits.get("rank") is None:
                 limits["rank"] = "best"  # the codes alone would ignore what to push away
-            return self._searcher.search(one, k, left_out, **limits)[0]
+            return self._searcher.search(one, k, [left_out], **limits)[0]
         if id is not None:
             one, name = self._searcher.query_of(id, region)
-            return self._searcher.search(one, k, [name], **limits)[0]
+            return self._searcher.search(one, k, [[name]], **limits)[0]
         queries, single = self._queries(query, region)
         answers = self._searcher.search(queries, k, (), **limits)
         return answers[0] if single else answers
@@ -441,10 +449,10 @@ class MCHIndex:
         """All images within a Hamming radius (inclusive) of an image, nearest first."""
         if (query is None) == (id is None):
             raise TypeError("within takes either a query or the id of an image in the index")
-        leave_out: list[Id] = []
+        leave_out: list[list[Id]] = []
         if id is not None:
             queries, name = self._searcher.query_of(id, region)
-            leave_out = [name]
+            leave_out = [[name]]
         else:
             queries, single = self._queries(query, region)
             if not single:
@@ -495,22 +503,7 @@ class MCHIndex:
 
     def words(self, prefix: str = "") -> list[str]:
         """The words that `search(text=…)` takes and that start with `prefix`, in order."""
-        return self._words().starting(prefix)
-
-    def _words(self) -> KnownWords:
-        """The words of the model. Raises ValueError if there are none."""
-        words, kind = self.model.words, self._live.fine_kind
-        if words is None:
-            raise ValueError(
-                f"{self._store.name} cannot be searched by words: its model knows none. A model "
-                "learns the names of the labels that it is trained with"
-            )
-        if kind is not None and not self._model.fine_agrees(kind):
-            raise ValueError(
-                f"{self._store.name} cannot be searched by words: it has the fine codes of another "
-                "version of its model. Create a new index"
-            )
-        return words
+        return self.queries.known_words().starting(prefix)
 
     # Duplicates.
 
@@ -535,6 +528,25 @@ class MCHIndex:
                 self._store, self._live, self._searcher, self.identity, self._live.fine_kind, level,
                 filter, report, threads,
             )  # fmt: skip
+
+    def decide(self, decisions: Mapping[Id, Decision | None]) -> None:
+        """Remembers what to do with images among duplicates: "keep", "discard", or None for
+        nothing. Nothing is done to the images. Raises KeyError for an id that is not in the index;
+        a decision is forgotten when its image is removed or replaced."""
+        for decision in decisions.values():
+            if decision is not None:
+                check_decision(decision)
+        names = resolved_ids(self._store, decisions)
+        with self._live.writing(self.wait):
+            known = self._store.known(names)
+            for name in names:
+                if name not in known:
+                    raise KeyError(name)
+            self._store.decide(dict(zip(names, decisions.values(), strict=True)))
+
+    def decisions(self) -> dict[Id, Decision]:
+        """The images about which something was decided, oldest first."""
+        return {id: check_decision(what) for id, what in self._store.decisions().items()}
 
     def discard(
         self,
@@ -564,6 +576,11 @@ class MCHIndex:
         single = one_image(query)
         images = [query] if single else query
         return self._model.encode_queries(images, region, self._live.fine_kind), single
+
+    @property
+    def queries(self) -> Queries:
+        """Queries as objects, for a service that encodes and searches for many callers at once."""
+        return Queries(self._store, self._live, self._searcher, self._model)
 
     # Contents.
 

@@ -30,6 +30,7 @@ class Hit:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     score: float = 0.0  # how well it matches, from 0 to 1
     similarity: float | None = None  # of the region's fine code, at most 1; None if ranked by code
+    size: tuple[int, int] | None = None  # width and height of the stored image
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-compatible values."""
@@ -40,6 +41,7 @@ class Hit:
             "distance": self.distance,
             "region": self.region,
             "box": None if self.box is None else list(self.box),
+            "size": None if self.size is None else list(self.size),
             "path": self.path,
             "metadata": dict(self.metadata),
         }
@@ -158,19 +160,30 @@ class Found:
         """The hits of each query from `start` to `stop`."""
         return self._at(slice(start, stop))
 
-    def without(self, keys: Sequence[int], k: int) -> Found:
-        """At most k hits of a single query, without some images."""
-        keep = np.flatnonzero(~np.isin(self.keys[0], keys))
-        return self._at(keep[:k])
+    def without(self, keys: Sequence[Sequence[int]], k: int) -> Found:
+        """At most k hits of each query, without some images, which are listed for each."""
+        if all(len(some) == 1 for some in keys):  # the query itself, in most searches
+            out = self.keys == np.array(keys)
+        else:
+            out = np.stack([np.isin(*pair) for pair in zip(self.keys, keys, strict=True)])
+        # Stable: what remains keeps its order, and what is left out comes last.
+        order = np.argsort(out, axis=1, kind="stable")[:, :k]
+        left = replace(self, keys=np.where(out, -1, self.keys))
+        return left._each(lambda column: np.take_along_axis(column, order, 1))
 
-    def _at(self, columns: Any) -> Found:
+    def _at(self, columns: slice) -> Found:
+        return self._each(lambda column: column[:, columns])
+
+    def _each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Found:
+        """Every array that has one column per hit, changed."""
+        similar = self.similarities
         return replace(
             self,
-            keys=self.keys[:, columns],
-            distances=self.distances[:, columns],
-            regions=self.regions[:, columns],
-            scores=self.scores[:, columns],
-            similarities=None if self.similarities is None else self.similarities[:, columns],
+            keys=change(self.keys),
+            distances=change(self.distances),
+            regions=change(self.regions),
+            scores=change(self.scores),
+            similarities=None if similar is None else change(similar),
         )
 
 
@@ -184,7 +197,7 @@ class Answers(Sequence[Hits]):
 
     def __init__(self, found: Found, read: Reader, limit: Limit | None = None) -> None:
         """`limit` is the limit that made searches inexact."""
-        self._found, self._limit = found, limit
+        self.found, self._limit = found, limit
         self._read: Reader | None = read
         self._hits: list[list[Hit]] = []
         self.distances = found.distances
@@ -199,7 +212,7 @@ class Answers(Sequence[Hits]):
         """Reads the records of all hits, unless they have been read already."""
         read = self._read  # another thread may be loading them, too
         if read is not None:
-            self._hits = read(self._found)
+            self._hits = read(self.found)
             self._read = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -208,16 +221,23 @@ class Answers(Sequence[Hits]):
 
     def _at(self, row: int) -> Hits:
         self.load()
+        return self._hits_with(tuple(self._hits[row]), row)
+
+    def effort(self, row: int) -> Hits:
+        """The work that a search did, without its hits, whose records need not be read for this."""
+        return self._hits_with((), row)
+
+    def _hits_with(self, hits: tuple[Hit, ...], row: int) -> Hits:
         exact = bool(self.exact[row])
         return Hits(
-            tuple(self._hits[row]),
+            hits,
             int(self.buckets[row]),
             int(self.radius[row]),
             int(self.candidates[row]),
             exact,
             None if exact else self._limit,
-            self._found.codes,
-            self._found.rank,
+            self.found.codes,
+            self.found.rank,
         )
 
     def __len__(self) -> int:

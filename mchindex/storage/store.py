@@ -87,6 +87,27 @@ class Inserted:
     replaced: Mapping[Id, Known]
 
 
+class Facet(NamedTuple):
+    """A key of the metadata, and the values that images have under it."""
+
+    name: str
+    kind: str  # "text", "number" or "boolean"
+    values: list[Any] | None  # in order; None if there are too many
+    low: float | None  # of numbers
+    high: float | None
+
+
+_KINDS = {
+    frozenset(types): kind
+    for kind, several in {
+        "text": [["text"]],
+        "number": [["integer"], ["real"], ["integer", "real"]],
+        "boolean": [["true"], ["false"], ["true", "false"]],
+    }.items()
+    for types in several
+}
+
+
 class Store:
     """The records of an index, for any number of readers and one writer at a time."""
 
@@ -389,7 +410,7 @@ class Store:
             if row.fine is not None
         ]
         if fine:
-            schema.migrate(db)
+            schema.migrate(db, schema.WITH_FINE)
             db.executemany("INSERT INTO fine (key, codes) VALUES (?, ?)", fine)
             self._count_fine(db, len(fine))
         last = state.key + len(rows)
@@ -432,6 +453,9 @@ class Store:
         if fine:
             db.executemany("DELETE FROM fine WHERE key = ?", fine)
             self._count_fine(db, -len(fine))
+        if schema.has_decisions(db):
+            keys = [(k.key,) for k in known.values()]
+            db.executemany("DELETE FROM decisions WHERE key = ?", keys)
         db.executemany(
             "INSERT INTO gone (seq, key, id, crc) VALUES (?, ?, ?, ?)",
             [
@@ -456,6 +480,40 @@ class Store:
                     "UPDATE images SET size = ?, time = ?, metadata = ?, crc = ? WHERE key = ?",
                     (new.size, new.time, new.metadata, crc, row.key),
                 )
+
+    def decide(self, decisions: Mapping[Id, str | None]) -> list[Id]:
+        """Stores decisions about images, or forgets them if they are None; returns the ids of those
+        images that are stored. A decision goes when its image is removed or replaced."""
+        with self.transaction() as db:
+            known = _known(db, decisions)
+            if any(decisions[id] is not None for id in known):
+                schema.migrate(db, schema.WITH_DECISIONS)
+            if schema.has_decisions(db):
+                for id, image in known.items():
+                    if (decision := decisions[id]) is None:
+                        db.execute("DELETE FROM decisions WHERE key = ?", (image.key,))
+                    else:
+                        values = (image.key, decision, row_crc(image.key, decision))
+                        db.execute("INSERT OR REPLACE INTO decisions VALUES (?, ?, ?)", values)
+            return list(known)
+
+    def decisions(self) -> dict[Id, str]:
+        """The decisions about images, in the order of their keys."""
+        with self.one_state(), self.reading() as db:
+            if not schema.has_decisions(db):
+                return {}
+            query = (
+                "SELECT id, decisions.key, decision, decisions.crc "
+                "FROM decisions JOIN images ON images.key = decisions.key ORDER BY decisions.key"
+            )
+            found = {}
+            for id, key, decision, crc in db.execute(query):
+                if crc != row_crc(key, decision):
+                    raise StoreDamagedError(
+                        f"{self.name} is damaged: the decision about image {id!r} cannot be read"
+                    )
+                found[id] = decision
+            return found
 
     def trim_removals(self) -> None:
         """Deletes old removals. A reader that lags behind them reads everything again."""
@@ -531,6 +589,48 @@ class Store:
                         f"{self.name} is damaged: image number {key} is missing"
                     )
         return rows
+
+    def rows_of(self, ids: Sequence[Id]) -> dict[Id, Row]:
+        """Images by their ids; only those that are stored."""
+        with self.reading() as db:
+            return {row.id: row for row in _rows(db, "id", ids)}
+
+    def page(self, after: int, limit: int, conditions: Mapping[str, Any] | None) -> list[Row]:
+        """Up to `limit` images whose keys are above `after`, oldest first, that meet conditions."""
+        text, values = ("1", []) if conditions is None else filters.where(conditions)
+        query = f"SELECT {COLUMNS} FROM images WHERE key > ? AND {text} ORDER BY key LIMIT ?"
+        with self.reading() as db:
+            return [read_row(fields) for fields in db.execute(query, (after, *values, limit))]
+
+    def facets(self, most: int) -> list[Facet]:
+        """The keys of the metadata of all images, and their values: those of text if there are at
+        most `most` of them, and the range of numbers."""
+        tops = (
+            "SELECT m.key AS name, m.type AS type, m.atom AS atom FROM images, "
+            "json_each(CASE WHEN json_valid(metadata) THEN metadata ELSE '{}' END) AS m"
+        )
+        facets = []
+        with self.one_state(), self.reading() as db:
+            kinds = (
+                f"SELECT name, group_concat(DISTINCT type), count(DISTINCT atom), min(atom), "
+                f"max(atom) FROM ({tops}) WHERE type NOT IN ('array', 'object', 'null') "
+                "GROUP BY name ORDER BY name"
+            )
+            for name, types, count, low, high in db.execute(kinds).fetchall():
+                kind = _KINDS.get(frozenset(types.split(",")))
+                if kind is None:  # values of several types have no common order
+                    continue
+                values: list[Any] | None = None
+                if count <= most:
+                    query = f"SELECT DISTINCT atom FROM ({tops}) WHERE name = ? ORDER BY atom"
+                    values = [value for (value,) in db.execute(query, (name,)) if value is not None]
+                if kind == "boolean":
+                    values = [bool(value) for value in values or ()]
+                number = kind == "number"
+                facets.append(
+                    Facet(name, kind, values, low if number else None, high if number else None)
+                )
+        return facets
 
     def row(self, id: Id) -> Row | None:
         with self.one_state(), self.reading() as db:
