@@ -1,7 +1,7 @@
 // One image: large, with its facts, its parts and codes, and what is most like it.
 
 import { get, image, load, picture, post } from "./api.js";
-import { outline, PartChooser } from "./box.js";
+import { outline, PartChooser, place } from "./box.js";
 import { bytes, date, h, icon, plural } from "./dom.js";
 import { go, link, withItem } from "./route.js";
 import { last, roving } from "./shared.js";
@@ -10,119 +10,107 @@ import { hitElement } from "./search.js";
 const NEIGHBOURS = 12;
 
 export function showImage(main, route, { failed }) {
-  const { id } = route;
-  const stop = new AbortController();
-  const article = h("article", { class: "one" });
-  main.append(article);
-  get("image", { id }, stop.signal)
-    .then((record) => {
-      draw(article, record);
-      return post("search", { id, k: NEIGHBOURS }, stop.signal).then((answer) => neighbours(article, id, answer.hits));
-    })
-    .catch((error) => {
-      if (error.name !== "AbortError") failed(error, article);
-    });
-  const keys = (event) => {
-    if (event.defaultPrevented || event.target.closest("input, select, summary, .hits, .chosen") || event.ctrlKey || event.altKey || event.metaKey) return;
-    const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const other = way && beside(id, way);
-    if (!other) return;
-    event.preventDefault();
-    location.replace(link({ view: "image", id: other.id }));
-  };
-  addEventListener("keydown", keys);
-  return {
-    title: id.split("/").pop(),
-    stop: () => {
-      stop.abort();
-      removeEventListener("keydown", keys);
-    },
-  };
+	const { id } = route;
+	const stop = new AbortController();
+	const article = h("article.one");
+	main.append(article);
+	get("image", { id }, stop.signal)
+		.then((record) => {
+			draw(article, record);
+			return post("search", { id, k: NEIGHBOURS }, stop.signal).then((answer) => neighbours(article, id, answer.hits));
+		})
+		.catch((error) => {
+			if (error.name !== "AbortError") failed(error, article);
+		});
+	const keys = (event) => {
+		if (event.defaultPrevented || event.target.closest("input, select, summary, .hits, .chosen") || event.ctrlKey || event.altKey || event.metaKey) return;
+		const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+		const other = way && beside(id, way);
+		if (!other) return;
+		event.preventDefault();
+		location.replace(link({ view: "image", id: other.id }));
+	};
+	addEventListener("keydown", keys);
+	return {
+		title: id.split("/").pop(),
+		stop: () => {
+			stop.abort();
+			removeEventListener("keydown", keys);
+		},
+	};
 }
 
 /** The image before or after this one, in the list that was last looked at. */
 function beside(id, way) {
-  const at = last.images.findIndex((image) => image.id === id);
-  return at < 0 ? null : (last.images[at + way] ?? null);
+	const at = last.images.findIndex((image) => image.id === id);
+	return at < 0 ? null : (last.images[at + way] ?? null);
 }
 
 function draw(article, record) {
-  const { id, name, width, height } = record;
-  const base = last.search ?? { view: "search" };
-  const add = (kind, item) => go(withItem(base, kind, item));
+	const { id, name, width, height } = record;
+	const base = last.search ?? { view: "search" };
+	const add = (kind, item) => go(withItem(base, kind, item));
 
-  const img = image(id, name, 512);
-  img.addEventListener("load", () => load(img, picture(id)), { once: true }); // the small one is there sooner
-  const frame = h("div", { class: "frame" }, img);
-  if (width && height) {
-    frame.style.aspectRatio = `${width} / ${height}`;
-    frame.style.setProperty("--shape", width / height);
-  }
-  const actions = [["Search with this part", (region) => go({ view: "search", id, region })]];
-  if (last.search) actions.push(["More like this part", (region) => add("like", { id, region })], ["Less", (region) => add("unlike", { id, region })]);
-  const chooser = new PartChooser(frame, actions);
-  const choose = h("button", { type: "button", id: "choose-part", onclick: () => chooser.begin() }, icon("part"), "Choose a part");
-  chooser.opener = choose;
+	const img = image(id, name, 512);
+	img.addEventListener("load", () => load(img, picture(id)), { once: true }); // the small one is there sooner
+	const frame = h("div.frame", img);
+	if (width && height) {
+		frame.style.aspectRatio = `${width} / ${height}`;
+		frame.style.setProperty("--shape", width / height);
+	}
+	const actions = [["Search with this part", (region) => go({ view: "search", id, region })]];
+	if (last.search) actions.push(["More like this part", (region) => add("like", { id, region })], ["Less", (region) => add("unlike", { id, region })]);
+	const chooser = new PartChooser(frame, actions);
+	const choose = h("button", { id: "choose-part", onclick: () => chooser.begin() }, icon("part"), "Choose a part");
+	chooser.opener = choose;
 
-  const step = (way, words, symbol) => {
-    const other = beside(id, way);
-    return other ? h("a", { class: `step ${symbol}`, href: link({ view: "image", id: other.id }), "aria-label": `${words}: ${other.name}`, title: `${words} (arrow key)`, onclick: (event) => (event.preventDefault(), location.replace(event.currentTarget.href)) }, icon(symbol)) : null;
-  };
-  const buttons = [
-    h("a", { class: "button primary", href: link({ view: "search", id }) }, "Find similar"),
-    h("a", { class: "button", href: link({ view: "search", id, rank: "fine" }) }, "Find copies"),
-    choose,
-  ];
-  if (last.search) {
-    buttons.push(h("button", { type: "button", onclick: () => add("like", id) }, icon("plus"), "More like this"), h("button", { type: "button", onclick: () => add("unlike", id) }, icon("minus"), "Less like this"));
-  }
-  article.append(
-    h("div", { class: "stage" }, step(-1, "Previous image", "left"), h("div", { class: "holder" }, frame), step(1, "Next image", "right")),
-    h("div", { class: "facts" }, h("h1", {}, name), h("p", { class: "actions" }, buttons), h("p", { class: "hint" }, "Drag a box on the picture to search with a part of it."), facts(record), parts(record, frame)),
-  );
+	const step = (way, words, symbol) => {
+		const other = beside(id, way);
+		return other ? h("a", { class: `step ${symbol}`, href: link({ view: "image", id: other.id }), "aria-label": `${words}: ${other.name}`, title: `${words} (arrow key)`, onclick: (event) => (event.preventDefault(), location.replace(event.currentTarget.href)) }, icon(symbol)) : null;
+	};
+	const buttons = [
+		h("a.button.primary", { href: link({ view: "search", id }) }, "Find similar"),
+		h("a.button", { href: link({ view: "search", id, rank: "fine" }) }, "Find copies"),
+		choose,
+	];
+	if (last.search) {
+		buttons.push(h("button", { onclick: () => add("like", id) }, icon("plus"), "More like this"), h("button", { onclick: () => add("unlike", id) }, icon("minus"), "Less like this"));
+	}
+	article.append(
+		h("div.stage", step(-1, "Previous image", "left"), h("div.holder", frame), step(1, "Next image", "right")),
+		h("div.facts", h("h1", name), h("p.actions", buttons), h("p.hint", "Drag a box on the picture to search with a part of it."), facts(record), parts(record, frame)),
+	);
 }
 
 function facts(record) {
-  const { id, width, height, bytes: size, modified, metadata } = record;
-  const lines = [
-    ["Size", width && height ? `${width} × ${height} pixels` : null],
-    ["File", size ? bytes(size) : null],
-    ["Date", modified ? date(modified) : null],
-    ["Name in the index", id],
-    ...Object.entries(metadata ?? {}).map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)]),
-  ];
-  return h("dl", {}, lines.filter(([, value]) => value).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+	const { id, width, height, bytes: size, modified, metadata } = record;
+	const lines = [
+		["Size", width && height ? `${width} × ${height} pixels` : null],
+		["File", size ? bytes(size) : null],
+		["Date", modified ? date(modified) : null],
+		["Path", id],
+		...Object.entries(metadata ?? {}).map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)]),
+	];
+	return h("dl", lines.filter(([, value]) => value).map(([name, value]) => h("div", h("dt", name), h("dd", value))));
 }
 
 /** The parts that have a code; each is outlined while it is pointed at, and can be searched with. */
 function parts({ id, regions }, frame) {
-  if (!regions?.length) return null;
-  let shown = null;
-  const show = (box) => {
-    shown?.remove();
-    shown = box ? outline(box, "spot") : null;
-    if (shown) frame.append(shown);
-  };
-  const rows = regions
-    .filter((region) => region.kept)
-    .map(({ box, name, code, images_in_bucket: images }) => {
-      const search = h("a", { href: link({ view: "search", id, region: box }), onfocus: () => show(box), onblur: () => show(null) }, name);
-      const others = images > 1 ? `shared with ${plural(images - 1, "other image")}` : "shared with no other image";
-      return h("tr", { onmouseenter: () => show(box), onmouseleave: () => show(null) }, h("th", { scope: "row" }, search), h("td", {}, h("code", {}, code)), h("td", {}, others));
-    });
-  return h(
-    "details",
-    { class: "parts", open: true },
-    h("summary", {}, "Parts and codes"),
-    h("p", { class: "hint" }, "A code is a short fingerprint of what a part shows. Images with the same code are in the same bucket, which is looked at first. Choose a part to search with it."),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Parts and codes" }, h("table", {}, h("thead", {}, h("tr", {}, ["Part", "Code", "Bucket"].map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, rows))),
-  );
+	const kept = (regions ?? []).filter((region) => region.kept);
+	if (!kept.length) return null;
+	const spot = outline([0, 0, 1, 1]);
+	const show = (box) => frame.append(place(spot, box));
+	const hide = () => spot.remove();
+	const rows = kept.map(({ box, name, code, images_in_bucket: images }) =>
+		h("li", { onmouseenter: () => show(box), onmouseleave: hide }, h("a", { href: link({ view: "search", id, region: box }), onfocus: () => show(box), onblur: hide }, name), h("span", images > 1 ? `shared with ${plural(images - 1, "other image")}` : "shared with no other"), h("code", code)),
+	);
+	return h("section", h("h2", "Parts and codes"), h("p.hint", "A code is a short fingerprint of what a part shows. Images that share a code are in one bucket, and a search looks there first. Choose a part to search with it."), h("ul.parts", rows));
 }
 
 function neighbours(article, id, hits) {
-  if (!hits.length) return;
-  const base = { view: "search", id };
-  const list = h("ul", { class: "hits", "aria-label": "Most similar images" }, hits.map((hit) => hitElement(hit, (kind, item) => go(withItem(base, kind, item)))[0]));
-  roving(list, ".hit").refresh();
-  article.append(h("section", { class: "near" }, h("h2", {}, "Most similar"), list));
+	if (!hits.length) return;
+	const base = { view: "search", id };
+	const list = h("ul.hits", { "aria-label": "Most similar images" }, hits.map((hit) => hitElement(hit, (kind, item) => go(withItem(base, kind, item)))[0]));
+	roving(list, ".hit").refresh();
+	article.append(h("section.near", h("h2", "Most similar"), list));
 }

@@ -6,40 +6,40 @@ const JSONS = ["region", "filter", "like", "unlike"];
 export const VIEWS = ["library", "search", "image", "duplicates", "add"];
 
 export function read(hash = location.hash) {
-  const [, path, query] = /^#\/?([^?]*)\??(.*)$/.exec(hash) ?? [null, "", ""];
-  const given = new URLSearchParams(query);
-  const route = { view: VIEWS.includes(path) ? path : "library" };
-  for (const name of TEXT) if (given.get(name)) route[name] = given.get(name);
-  for (const name of JSONS) {
-    try {
-      if (given.has(name)) route[name] = JSON.parse(given.get(name));
-    } catch {
-      // An address that was cut off: the rest of it still says something.
-    }
-  }
-  for (const name of ["like", "unlike"]) if (!Array.isArray(route[name])) delete route[name];
-  const box = route.region;
-  if (!Array.isArray(box) || box.length !== 4 || !box.every(Number.isFinite)) delete route.region;
-  return route;
+	const [, path, query] = /^#\/?([^?]*)\??(.*)$/.exec(hash) ?? [null, "", ""];
+	const given = new URLSearchParams(query);
+	const route = { view: VIEWS.includes(path) ? path : "library" };
+	for (const name of TEXT) if (given.get(name)) route[name] = given.get(name);
+	for (const name of JSONS) {
+		try {
+			if (given.has(name)) route[name] = JSON.parse(given.get(name));
+		} catch {
+			// An address that was cut off: the rest of it still says something.
+		}
+	}
+	for (const name of ["like", "unlike"]) if (!Array.isArray(route[name])) delete route[name];
+	const box = route.region;
+	if (!Array.isArray(box) || box.length !== 4 || !box.every(Number.isFinite)) delete route.region;
+	return route;
 }
 
 export function link({ view, ...rest }) {
-  const query = new URLSearchParams();
-  for (const name of TEXT) if (rest[name]) query.set(name, rest[name]);
-  for (const name of JSONS) {
-    const value = rest[name];
-    if (value && Object.keys(value).length) query.set(name, JSON.stringify(value));
-  }
-  return `#/${view === "library" ? "" : view}${query.size ? `?${query}` : ""}`;
+	const query = new URLSearchParams();
+	for (const name of TEXT) if (rest[name]) query.set(name, rest[name]);
+	for (const name of JSONS) {
+		const value = rest[name];
+		if (value && Object.keys(value).length) query.set(name, JSON.stringify(value));
+	}
+	return `#/${view === "library" ? "" : view}${query.size ? `?${query}` : ""}`;
 }
 
 export function go(route) {
-  location.hash = link(route);
+	location.hash = link(route);
 }
 
 /** Changes the address of what is shown, without showing it again. */
 export function rename(route) {
-  history.replaceState(history.state, "", link(route));
+	history.replaceState(history.state, "", link(route));
 }
 
 // Images given as "more like" and "less like" are an id, or an id and a part of the image.
@@ -48,7 +48,7 @@ export const sameItem = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 /** The search `route` with one more image that the hits should be like, or unlike. */
 export function withItem(route, kind, item) {
-  const other = kind === "like" ? "unlike" : "like";
-  const without = (items = []) => items.filter((each) => !sameItem(each, item));
-  return { ...route, view: "search", [other]: without(route[other]), [kind]: [...without(route[kind]), item] };
+	const other = kind === "like" ? "unlike" : "like";
+	const without = (items = []) => items.filter((each) => !sameItem(each, item));
+	return { ...route, view: "search", [other]: without(route[other]), [kind]: [...without(route[kind]), item] };
 }

@@ -13,210 +13,206 @@ const HEIGHT = 190; // pixels of a row of hits, about
 const answers = new Map(); // by address: what was found, so that "back" shows it at once
 
 export function forget() {
-  answers.clear();
+	answers.clear();
 }
 
 /** The body of a request for some hits of a search. */
 function request(route, offset) {
-  const { text, id, codes, region, rank, filter, like, unlike } = route;
-  // The codes of an uploaded picture are those of its part already.
-  const given = { text, id, codes: id ? undefined : codes, region: id ? region : undefined, filter, like, unlike };
-  const body = { k: Math.min(PAGE, service.info.limits?.k ?? PAGE), offset, rank: rank ?? service.info.rank_modes[0] };
-  for (const [name, value] of Object.entries(given)) if (value && Object.keys(value).length) body[name] = value;
-  return body;
+	const { text, id, codes, region, rank, filter, like, unlike } = route;
+	// The codes of an uploaded picture are those of its part already.
+	const given = { text, id, codes: id ? undefined : codes, region: id ? region : undefined, filter, like, unlike };
+	const body = { k: Math.min(PAGE, service.info.limits?.k ?? PAGE), offset, rank: rank ?? service.info.rank_modes[0] };
+	for (const [name, value] of Object.entries(given)) if (value && Object.keys(value).length) body[name] = value;
+	return body;
 }
 
 /** Searches with a picture that is not in the index, or a part of it, and goes to its hits. */
 export async function searchFile(file, { region, rank, filter } = {}) {
-  const { k, offset, rank: order } = request({ rank }, 0);
-  const form = new FormData();
-  form.append("request", new Blob([JSON.stringify({ k, offset, rank: order, region, filter })], { type: "application/json" }));
-  form.append("file", file, file.name ?? "picture");
-  const answer = await upload("search", form);
-  const route = { view: "search", codes: answer.query.codes, region, rank, filter };
-  keep(route.codes, file);
-  answers.set(link(route), { hits: answer.hits, answer });
-  go(route);
+	const { k, offset, rank: order } = request({ rank }, 0);
+	const form = new FormData();
+	form.append("request", new Blob([JSON.stringify({ k, offset, rank: order, region, filter })], { type: "application/json" }));
+	form.append("file", file, file.name ?? "picture");
+	const answer = await upload("search", form);
+	const route = { view: "search", codes: answer.query.codes, region, rank, filter };
+	keep(route.codes, file);
+	answers.set(link(route), { hits: answer.hits, answer });
+	go(route);
 }
 
 export function showSearch(main, route, { back, failed, searchWith }) {
-  last.search = route;
-  const address = link(route);
-  const stop = new AbortController();
-  const known = answers.get(address);
-  // An answer that has just arrived is shown once; later it is only used by "back".
-  const found = known && (back || !known.shown) ? known : { hits: [], answer: null };
-  found.shown = true;
-  answers.delete(address);
-  answers.set(address, found);
-  if (answers.size > 20) answers.delete(answers.keys().next().value);
+	last.search = route;
+	const address = link(route);
+	const stop = new AbortController();
+	const known = answers.get(address);
+	// An answer that has just arrived is shown once; later it is only used by "back".
+	const found = known && (back || !known.shown) ? known : { hits: [], answer: null };
+	found.shown = true;
+	answers.delete(address);
+	answers.set(address, found);
+	if (answers.size > 20) answers.delete(answers.keys().next().value);
 
-  const change = (changes) => go({ ...route, ...changes });
-  const add = (kind, item) => go(withItem(route, kind, item));
-  const visited = h("p", { class: "visited", id: "visited" });
-  const list = h("ul", { class: "hits", "aria-label": "Images found, best first" });
-  const below = h("div");
-  const end = more(() => fetch());
-  const rank = route.rank ?? service.info.rank_modes[0];
-  const ranks = service.info.rank_modes.map((mode) => [mode, ...(RANKS[mode] ?? [mode])]);
-  main.append(
-    h(
-      "section",
-      { class: "query", "aria-label": "What was asked" },
-      asked(route, add, searchWith),
-      h(
-        "div",
-        { class: "terms" },
-        h("h1", {}, title(route)),
-        chips(route, change),
-        h("div", { class: "controls" }, route.text ? null : choice("rank", "Order", ranks, rank, (value) => change({ rank: value })), filterForm(route.filter, (filter) => change({ filter }))),
-        visited,
-      ),
-    ),
-    list,
-    below,
-    end.element,
-  );
+	const change = (changes) => go({ ...route, ...changes });
+	const add = (kind, item) => go(withItem(route, kind, item));
+	const visited = h("p.visited", { id: "visited" });
+	const list = h("ul.hits", { "aria-label": "Images found, best first" });
+	const below = h("div");
+	const end = more(() => fetch());
+	const rank = route.rank ?? service.info.rank_modes[0];
+	const ranks = service.info.rank_modes.map((mode) => [mode, ...(RANKS[mode] ?? [mode])]);
+	main.append(
+		h("section.query", { "aria-label": "What was asked" },
+			asked(route, add, searchWith),
+			h("div.terms",
+				h("h1", title(route)),
+				chips(route, change),
+				h("div.controls", route.text ? null : choice("rank", "Order", ranks, rank, (value) => change({ rank: value })), filterForm(route.filter, (filter) => change({ filter }))),
+				visited,
+			),
+		),
+		list,
+		below,
+		end.element,
+	);
 
-  const byElement = new Map();
-  const focus = roving(list, ".hit", {
-    "+": (item) => add("like", byElement.get(item).id),
-    "-": (item) => add("unlike", byElement.get(item).id),
-    s: (item) => go({ view: "search", id: byElement.get(item).id }),
-    b: (item) => byElement.get(item).chooser.begin(),
-  });
+	const byElement = new Map();
+	const focus = roving(list, ".hit", {
+		"+": (item) => add("like", byElement.get(item).id),
+		"-": (item) => add("unlike", byElement.get(item).id),
+		s: (item) => go({ view: "search", id: byElement.get(item).id }),
+		b: (item) => byElement.get(item).chooser.begin(),
+	});
 
-  function append(hits) {
-    for (const hit of hits) {
-      const [element, chooser] = hitElement(hit, add);
-      byElement.set(element, { id: hit.id, chooser });
-      list.append(element);
-    }
-    focus.refresh();
-    last.images = found.hits;
-  }
+	function append(hits) {
+		for (const hit of hits) {
+			const [element, chooser] = hitElement(hit, add);
+			byElement.set(element, { id: hit.id, chooser });
+			list.append(element);
+		}
+		focus.refresh();
+		last.images = found.hits;
+	}
 
-  function tell() {
-    const { answer, hits } = found;
-    visited.textContent = whatItTook(answer);
-    end.set(answer.more);
-    if (hits.length) return;
-    const tips = route.text ? ["Try another word. While you type, words that can be searched are suggested."] : ["Try a larger part, or another picture."];
-    if (route.filter && Object.keys(route.filter).length) tips.unshift("No image that matches the filter was found. Remove the filter to search all images.");
-    below.replaceChildren(state("Nothing found", tips));
-  }
+	function tell() {
+		const { answer, hits } = found;
+		visited.textContent = whatItTook(answer);
+		end.set(answer.more);
+		if (hits.length) return;
+		const tips = route.text ? ["Try another word. While you type, words that can be searched are suggested."] : ["Try a larger part, or another picture."];
+		if (route.filter && Object.keys(route.filter).length) tips.unshift("No image that matches the filter was found. Remove the filter to search all images.");
+		below.replaceChildren(state("Nothing found", tips));
+	}
 
-  let busy = false;
-  async function fetch() {
-    if (busy) return;
-    busy = true;
-    list.setAttribute("aria-busy", "true");
-    try {
-      const answer = await post("search", request(route, found.hits.length), stop.signal);
-      const seen = new Set(found.hits.map((hit) => hit.id)); // images may have been added meanwhile
-      const hits = answer.hits.filter((hit) => !seen.has(hit.id));
-      found.hits.push(...hits);
-      found.answer = { ...answer, more: answer.more && hits.length > 0 };
-      append(hits);
-      tell();
-      say(found.hits.length ? `${plural(found.hits.length, "image")} shown` : "Nothing found");
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      answers.delete(address);
-      end.set(false);
-      if (found.hits.length) failed(error);
-      else failed(error, below);
-    } finally {
-      busy = false;
-      list.removeAttribute("aria-busy");
-    }
-  }
+	let busy = false;
+	async function fetch() {
+		if (busy) return;
+		busy = true;
+		list.setAttribute("aria-busy", "true");
+		try {
+			const answer = await post("search", request(route, found.hits.length), stop.signal);
+			const seen = new Set(found.hits.map((hit) => hit.id)); // images may have been added meanwhile
+			const hits = answer.hits.filter((hit) => !seen.has(hit.id));
+			found.hits.push(...hits);
+			found.answer = { ...answer, more: answer.more && hits.length > 0 };
+			append(hits);
+			tell();
+			say(found.hits.length ? `${plural(found.hits.length, "image")} shown` : "Nothing found");
+		} catch (error) {
+			if (error.name === "AbortError") return;
+			answers.delete(address);
+			end.set(false);
+			if (found.hits.length) failed(error);
+			else failed(error, below);
+		} finally {
+			busy = false;
+			list.removeAttribute("aria-busy");
+		}
+	}
 
-  if (found.answer) {
-    append(found.hits);
-    tell();
-    say(`${plural(found.hits.length, "image")} shown`);
-  } else {
-    visited.textContent = "Searching…";
-    fetch();
-  }
-  return {
-    title: title(route),
-    stop: () => {
-      stop.abort();
-      end.stop();
-    },
-  };
+	if (found.answer) {
+		append(found.hits);
+		tell();
+		say(`${plural(found.hits.length, "image")} shown`);
+	} else {
+		visited.textContent = "Searching…";
+		fetch();
+	}
+	return {
+		title: title(route),
+		stop: () => {
+			stop.abort();
+			end.stop();
+		},
+	};
 }
 
 function title({ text, id, codes, region, like }) {
-  if (text) return `“${text}”`;
-  const part = region ? "a part of " : "";
-  if (id) return `Like ${part}${nameOf(id)}`;
-  if (codes) return `Like ${part}your picture`;
-  return like?.length === 1 ? `Like ${nameOf(itemId(like[0]))}` : "Like these pictures";
+	if (text) return `“${text}”`;
+	const part = region ? "a part of " : "";
+	if (id) return `Like ${part}${nameOf(id)}`;
+	if (codes) return `Like ${part}your picture`;
+	return like?.length === 1 ? `Like ${nameOf(itemId(like[0]))}` : "Like these pictures";
 }
 
 /** What the search did, in words. */
 function whatItTook({ visited, took }) {
-  const time = milliseconds(took.total_ms);
-  if (!visited) return `Took ${time}.`;
-  const buckets = visited.buckets ? `, in ${plural(visited.buckets, "bucket")} (groups of images with the same code)` : "";
-  const cut = visited.exact === false ? " The search was cut short, so a better match may exist." : "";
-  return `Looked at ${count(visited.candidates)} of ${plural(visited.images, "image")}${buckets}. Took ${time}.${cut}`;
+	const time = milliseconds(took.total_ms);
+	if (!visited) return `Took ${time}.`;
+	const buckets = visited.buckets ? `, in ${plural(visited.buckets, "bucket")} (groups of images with the same code)` : "";
+	const cut = visited.exact === false ? " The search was cut short, so a better match may exist." : "";
+	return `Looked at ${count(visited.candidates)} of ${plural(visited.images, "image")}${buckets}. Took ${time}.${cut}`;
 }
 
 /** The picture that was searched with; a part of it can be chosen. */
 function asked(route, add, searchWith) {
-  const { id, codes, region, rank, filter } = route;
-  if (!id && !codes) return null;
-  const file = id ? null : kept(codes);
-  if (!id && !file) return h("div", { class: "asked unknown", title: "The picture itself was not kept" }, icon("picture"));
-  const frame = h("div", { class: "frame" });
-  let img;
-  if (id) img = image(id, `The picture searched with: ${nameOf(id)}`, 256);
-  else {
-    img = h("img", { alt: "The picture searched with", draggable: "false" });
-    const url = URL.createObjectURL(file);
-    img.addEventListener("load", () => URL.revokeObjectURL(url));
-    img.addEventListener("error", () => frame.replaceChildren(icon("picture"))); // such as HEIC
-    img.src = url;
-  }
-  frame.append(img);
-  if (region) frame.append(outline(region));
-  const search = (box) => (id ? go({ view: "search", id, region: box, rank, filter }) : searchWith(file, { region: box, rank, filter }));
-  const actions = [["Search with this part", search]];
-  if (id) actions.push(["More like this part", (box) => add("like", { id, region: box })], ["Less", (box) => add("unlike", { id, region: box })]);
-  const chooser = new PartChooser(frame, actions);
-  const button = h("button", { type: "button", class: "quiet small", id: "choose-part", onclick: () => chooser.begin(region) }, icon("part"), "Choose a part");
-  chooser.opener = button;
-  return h("div", { class: "asked" }, h("div", { class: "holder" }, frame), button);
+	const { id, codes, region, rank, filter } = route;
+	if (!id && !codes) return null;
+	const file = id ? null : kept(codes);
+	if (!id && !file) return h("div.asked.unknown", { title: "The picture itself was not kept" }, icon("picture"));
+	const frame = h("div.frame");
+	let img;
+	if (id) img = image(id, `The picture searched with: ${nameOf(id)}`, 256);
+	else {
+		img = h("img", { alt: "The picture searched with", draggable: "false" });
+		const url = URL.createObjectURL(file);
+		img.addEventListener("load", () => URL.revokeObjectURL(url));
+		img.addEventListener("error", () => frame.replaceChildren(icon("picture"))); // such as HEIC
+		img.src = url;
+	}
+	frame.append(img);
+	if (region) frame.append(outline(region));
+	const search = (box) => (id ? go({ view: "search", id, region: box, rank, filter }) : searchWith(file, { region: box, rank, filter }));
+	const actions = [["Search with this part", search]];
+	if (id) actions.push(["More like this part", (box) => add("like", { id, region: box })], ["Less", (box) => add("unlike", { id, region: box })]);
+	const chooser = new PartChooser(frame, actions);
+	const button = h("button.quiet.small", { id: "choose-part", onclick: () => chooser.begin(region) }, icon("part"), "Choose a part");
+	chooser.opener = button;
+	return h("div.asked", h("div.holder", frame), button);
 }
 
 function chips(route, change) {
-  const items = (kind, words) =>
-    (route[kind] ?? []).map((item) => {
-      const label = `${words} ${item.region ? "a part of " : ""}${nameOf(itemId(item))}`;
-      return chip(label, () => change({ [kind]: route[kind].filter((each) => !sameItem(each, item)) }), image(itemId(item), "", 32), kind);
-    });
-  const all = [...items("like", "more like"), ...items("unlike", "less like"), ...filterChips(route.filter, (filter) => change({ filter }))];
-  return all.length ? h("div", { class: "chips", role: "group", "aria-label": "Narrowed by" }, all) : null;
+	const items = (kind, words) =>
+		(route[kind] ?? []).map((item) => {
+			const label = `${words} ${item.region ? "a part of " : ""}${nameOf(itemId(item))}`;
+			return chip(label, () => change({ [kind]: route[kind].filter((each) => !sameItem(each, item)) }), image(itemId(item), "", 32), kind);
+		});
+	const all = [...items("like", "more like"), ...items("unlike", "less like"), ...filterChips(route.filter, (filter) => change({ filter }))];
+	return all.length ? h("div.chips", { role: "group", "aria-label": "Narrowed by" }, all) : null;
 }
 
 /** A hit, and what chooses a part of it. */
 export function hitElement(hit, add) {
-  const shape = hit.width && hit.height ? Math.min(3, Math.max(0.4, hit.width / hit.height)) : 1;
-  const frame = h("div", { class: "frame" }, h("a", { href: link({ view: "image", id: hit.id }), tabindex: "-1" }, image(hit.id, hit.name, HEIGHT * Math.max(1, shape))), isWhole(hit.box) ? null : outline(hit.box));
-  frame.style.aspectRatio = shape;
-  const chooser = new PartChooser(frame, [
-    ["Search with this part", (box) => go({ view: "search", id: hit.id, region: box })],
-    ["More like this part", (box) => add("like", { id: hit.id, region: box })],
-    ["Less", (box) => add("unlike", { id: hit.id, region: box })],
-  ]);
-  const button = (kind, words, symbol) => h("button", { type: "button", tabindex: "-1", title: words, "aria-label": `${words}: ${hit.name}`, onclick: () => add(kind, hit.id) }, icon(symbol));
-  const tools = h("div", { class: "tools" }, button("like", "More like this", "plus"), button("unlike", "Less like this", "minus"));
-  const element = h("li", { class: "hit" }, frame, tools, h("p", { class: "why" }, hit.why || " "), h("p", { class: "name", title: hit.id }, hit.name));
-  element.style.setProperty("--width", `${Math.round(HEIGHT * shape)}px`);
-  element.style.setProperty("--grow", shape);
-  return [element, chooser];
+	const shape = hit.width && hit.height ? Math.min(3, Math.max(0.4, hit.width / hit.height)) : 1;
+	const frame = h("div.frame", h("a", { href: link({ view: "image", id: hit.id }), tabindex: "-1" }, image(hit.id, hit.name, HEIGHT * Math.max(1, shape))), isWhole(hit.box) ? null : outline(hit.box));
+	frame.style.aspectRatio = shape;
+	const chooser = new PartChooser(frame, [
+		["Search with this part", (box) => go({ view: "search", id: hit.id, region: box })],
+		["More like this part", (box) => add("like", { id: hit.id, region: box })],
+		["Less", (box) => add("unlike", { id: hit.id, region: box })],
+	]);
+	const button = (kind, words, symbol) => h("button", { tabindex: "-1", title: words, "aria-label": `${words}: ${hit.name}`, onclick: () => add(kind, hit.id) }, icon(symbol));
+	const tools = h("div.tools", button("like", "More like this", "plus"), button("unlike", "Less like this", "minus"));
+	const element = h("li.hit", frame, tools, h("p.why", hit.why || " "), h("p.name", { title: hit.id }, hit.name));
+	element.style.setProperty("--width", `${Math.round(HEIGHT * shape)}px`);
+	element.style.setProperty("--grow", shape);
+	return [element, chooser];
 }
