@@ -114,7 +114,7 @@ async function sendBatch(batch, signal, tally, fail) {
 	for (const [file, name] of batch) form.append("file", file, name);
 	try {
 		const answer = await upload("images", form, signal);
-		tally.added += answer.added.length;
+		tally.added += answer.added.length + answer.replaced.length;
 		tally.unchanged += answer.unchanged.length;
 		for (const { name, reason } of answer.failed) fail(name, reason);
 	} catch (error) {

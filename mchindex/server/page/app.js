@@ -33,8 +33,8 @@ function show() {
 	main.className = route.view;
 	$("#drop").hidden = true;
 	if (!service.info) return;
-	if (route.view === "search" && !route.text && !route.id && !route.codes && !route.like?.length) return go({ view: "library" });
-	if (route.view === "image" && !route.id) return go({ view: "library" });
+	if (route.view === "search" && !route.text && route.id === undefined && !route.codes && !route.like?.length) return go({ view: "library" });
+	if (route.view === "image" && route.id === undefined) return go({ view: "library" });
 	shown = views[route.view](main, route, { back, failed, searchWith, changed });
 	document.title = `${shown.title} · Image search`;
 	if (document.activeElement?.id !== "words") $("#words").value = route.text ?? "";

@@ -20,6 +20,10 @@ export const outline = (box, kind = "") => place(h("span", { class: `outline ${k
 /** Whether a box is nearly the whole picture, which needs no outline. */
 export const isWhole = (box) => !box || (box[2] - box[0]) * (box[3] - box[1]) > 0.97;
 
+/** A box in pixels of a picture, and back. */
+export const pixels = ([x0, y0, x1, y1], { width, height }) => [x0 * width, y0 * height, x1 * width, y1 * height].map(Math.round);
+export const shares = ([x0, y0, x1, y1], { width, height }) => [x0 / width, y0 / height, x1 / width, y1 / height];
+
 const rounded = (box) => box.map((side) => Math.round(side * 1000) / 1000);
 const between = (low, value, high) => Math.min(high, Math.max(low, value));
 
@@ -43,7 +47,7 @@ export class PartChooser {
 	}
 
 	#down(event) {
-		if (event.button !== 0 || !event.isPrimary || event.target.closest("button")) return;
+		if (!this.actions.length || event.button !== 0 || !event.isPrimary || event.target.closest("button")) return;
 		if (event.pointerType !== "mouse" && !this.picking) return; // a finger scrolls
 		const edge = event.target.dataset?.edge;
 		const moving = event.target === this.element;
@@ -77,6 +81,7 @@ export class PartChooser {
 
 	/** Starts with a box in the middle, for the keyboard and for fingers. */
 	begin(box = [0.25, 0.25, 0.75, 0.75]) {
+		if (!this.actions.length) return;
 		this.#set(box);
 		this.#finish();
 		this.element.focus({ preventScroll: true });

@@ -22,7 +22,7 @@ export function icon(name) {
 	svg.setAttribute("class", "icon");
 	svg.setAttribute("aria-hidden", "true");
 	const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
-	use.setAttribute("href", `page/icon.svg#${name}`);
+	use.setAttribute("href", `assets/icon.svg#${name}`);
 	svg.append(use);
 	return svg;
 }

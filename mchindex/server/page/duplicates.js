@@ -37,9 +37,9 @@ export function showDuplicates(main, route, { failed }) {
 	);
 
 	const focus = roving(list, ".copy", {
-		k: (item) => decide(item.dataset.id, "keep"),
-		d: (item) => decide(item.dataset.id, "discard"),
-		u: (item) => decide(item.dataset.id, null),
+		k: (item) => decide([item.imageId, "keep"]),
+		d: (item) => decide([item.imageId, "discard"]),
+		u: (item) => decide([item.imageId, null]),
 	});
 
 	function mark(id) {
@@ -56,21 +56,17 @@ export function showDuplicates(main, route, { failed }) {
 		if (deleteMarked) deleteMarked.disabled = !discarded;
 	}
 
-	async function decide(id, decision) {
-		if (!write) {
-			say("The server does not let you change anything.");
-			return;
-		}
-		const before = decisions.get(id) ?? null;
-		if (before === decision) decision = null; // pressed again
-		decisions.set(id, decision);
-		mark(id);
-		say({ keep: "Kept", discard: "Marked to discard", null: "Undecided" }[decision]);
+	/** Remembers decisions, [id, decision] each, in the index. */
+	async function decide(...changes) {
+		if (!write) return;
+		const before = changes.map(([id]) => [id, decisions.get(id) ?? null]);
+		const set = (some) => some.forEach(([id, decision]) => (decisions.set(id, decision), mark(id)));
+		set(changes);
+		say({ keep: "Kept", discard: "Marked to discard", null: "Undecided" }[changes.at(-1)[1]]);
 		try {
-			await put("decisions", { id, decision });
+			await put("decisions", { decisions: changes.map(([id, decision]) => ({ id, decision })) });
 		} catch (error) {
-			decisions.set(id, before);
-			mark(id);
+			set(before);
 			failed(error);
 		}
 	}
@@ -107,18 +103,19 @@ export function showDuplicates(main, route, { failed }) {
 
 	function drawGroup({ images }, number) {
 		const best = images.find((each) => each.keep) ?? images[0];
-		const suggest = () => images.forEach((each) => (decisions.get(each.id) ?? null) !== (each === best ? "keep" : "discard") && decide(each.id, each === best ? "keep" : "discard"));
+		const suggest = () => decide(...images.map((each) => [each.id, each === best ? "keep" : "discard"]));
 		const copies = images.map((each) => {
 			decisions.set(each.id, decisions.get(each.id) ?? each.decision ?? null);
 			const button = (decision, words, symbol, key) =>
-				h("button", { tabindex: "-1", "data-decision": decision, "aria-pressed": "false", "aria-label": `${words}: ${each.name}`, title: `${words} (${key})`, onclick: () => decide(each.id, decision) }, icon(symbol), words);
+				h("button", { tabindex: "-1", "data-decision": decision, "aria-pressed": "false", "aria-label": `${words}: ${each.name}`, title: `${words} (${key})`, onclick: () => decide([each.id, decisions.get(each.id) === decision ? null : decision]) }, icon(symbol), words);
 			const frame = h("div.frame", h("a", { href: link({ view: "image", id: each.id }), tabindex: "-1" }, image(each.id, each.name, 256)));
-			const element = h("li.copy", { "data-id": each.id },
+			const element = h("li.copy", 
 				frame,
 				h("p.name", { title: each.id }, each.name),
 				h("ul.differences", differences(each, best).map(([text, kind]) => h("li", { class: kind }, text))),
 				write ? h("div.decide", button("keep", "Keep", "keep", "K"), button("discard", "Discard", "close", "D")) : null,
 			);
+			element.imageId = each.id; // an attribute would make text of a number
 			elements.set(each.id, [...(elements.get(each.id) ?? []), element]);
 			return element;
 		});

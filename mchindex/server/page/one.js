@@ -1,11 +1,11 @@
 // One image: large, with its facts, its parts and codes, and what is most like it.
 
 import { get, image, load, picture, post } from "./api.js";
-import { outline, PartChooser, place } from "./box.js";
+import { outline, PartChooser, place, shares } from "./box.js";
 import { bytes, date, h, icon, plural } from "./dom.js";
 import { go, link, withItem } from "./route.js";
-import { last, roving } from "./shared.js";
-import { hitElement } from "./search.js";
+import { last, nameOf, roving } from "./shared.js";
+import { hitElement, partActions } from "./search.js";
 
 const NEIGHBOURS = 12;
 
@@ -17,7 +17,7 @@ export function showImage(main, route, { failed }) {
 	get("image", { id }, stop.signal)
 		.then((record) => {
 			draw(article, record);
-			return post("search", { id, k: NEIGHBOURS }, stop.signal).then((answer) => neighbours(article, id, answer.hits));
+			return post("search", { id, k: NEIGHBOURS, explain: true }, stop.signal).then((answer) => neighbours(article, id, answer.hits));
 		})
 		.catch((error) => {
 			if (error.name !== "AbortError") failed(error, article);
@@ -32,7 +32,7 @@ export function showImage(main, route, { failed }) {
 	};
 	addEventListener("keydown", keys);
 	return {
-		title: id.split("/").pop(),
+		title: nameOf(id),
 		stop: () => {
 			stop.abort();
 			removeEventListener("keydown", keys);
@@ -58,9 +58,7 @@ function draw(article, record) {
 		frame.style.aspectRatio = `${width} / ${height}`;
 		frame.style.setProperty("--shape", width / height);
 	}
-	const actions = [["Search with this part", (region) => go({ view: "search", id, region })]];
-	if (last.search) actions.push(["More like this part", (region) => add("like", { id, region })], ["Less", (region) => add("unlike", { id, region })]);
-	const chooser = new PartChooser(frame, actions);
+	const chooser = new PartChooser(frame, partActions(record, last.search ? add : null));
 	const choose = h("button", { id: "choose-part", onclick: () => chooser.begin() }, icon("part"), "Choose a part");
 	chooser.opener = choose;
 
@@ -95,14 +93,13 @@ function facts(record) {
 }
 
 /** The parts that have a code; each is outlined while it is pointed at, and can be searched with. */
-function parts({ id, regions }, frame) {
-	const kept = (regions ?? []).filter((region) => region.kept);
-	if (!kept.length) return null;
+function parts({ id, width, height, regions }, frame) {
+	if (!regions.length) return null;
 	const spot = outline([0, 0, 1, 1]);
-	const show = (box) => frame.append(place(spot, box));
+	const show = (box) => box && width && frame.append(place(spot, shares(box, { width, height })));
 	const hide = () => spot.remove();
-	const rows = kept.map(({ box, name, code, images_in_bucket: images }) =>
-		h("li", { onmouseenter: () => show(box), onmouseleave: hide }, h("a", { href: link({ view: "search", id, region: box }), onfocus: () => show(box), onblur: hide }, name), h("span", images > 1 ? `shared with ${plural(images - 1, "other image")}` : "shared with no other"), h("code", code)),
+	const rows = regions.map(({ box, region, code, images_in_bucket: images }) =>
+		h("li", { onmouseenter: () => show(box), onmouseleave: hide }, h("a", { href: link({ view: "search", id, region }), onfocus: () => show(box), onblur: hide }, region), h("span", images > 1 ? `shared with ${plural(images - 1, "other image")}` : "shared with no other"), h("code", code)),
 	);
 	return h("section", h("h2", "Parts and codes"), h("p.hint", "A code is a short fingerprint of what a part shows. Images that share a code are in one bucket, and a search looks there first. Choose a part to search with it."), h("ul.parts", rows));
 }

@@ -10,6 +10,7 @@ export function read(hash = location.hash) {
 	const given = new URLSearchParams(query);
 	const route = { view: VIEWS.includes(path) ? path : "library" };
 	for (const name of TEXT) if (given.get(name)) route[name] = given.get(name);
+	if (given.has("number")) route.id = Number(given.get("number"));
 	for (const name of JSONS) {
 		try {
 			if (given.has(name)) route[name] = JSON.parse(given.get(name));
@@ -18,14 +19,13 @@ export function read(hash = location.hash) {
 		}
 	}
 	for (const name of ["like", "unlike"]) if (!Array.isArray(route[name])) delete route[name];
-	const box = route.region;
-	if (!Array.isArray(box) || box.length !== 4 || !box.every(Number.isFinite)) delete route.region;
 	return route;
 }
 
 export function link({ view, ...rest }) {
 	const query = new URLSearchParams();
 	for (const name of TEXT) if (rest[name]) query.set(name, rest[name]);
+	if (typeof rest.id === "number") query.delete("id"), query.set("number", rest.id); // an id may be text or a number
 	for (const name of JSONS) {
 		const value = rest[name];
 		if (value && Object.keys(value).length) query.set(name, JSON.stringify(value));
@@ -43,12 +43,12 @@ export function rename(route) {
 }
 
 // Images given as "more like" and "less like" are an id, or an id and a part of the image.
-export const itemId = (item) => (typeof item === "string" ? item : item.id);
+export const itemId = (item) => (typeof item === "object" ? item.id : item);
 export const sameItem = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
-/** The search `route` with one more image that the hits should be like, or unlike. */
+/** The search `route` with one more image that the hits should be like, or unlike. Words cannot be mixed with images. */
 export function withItem(route, kind, item) {
 	const other = kind === "like" ? "unlike" : "like";
 	const without = (items = []) => items.filter((each) => !sameItem(each, item));
-	return { ...route, view: "search", [other]: without(route[other]), [kind]: [...without(route[kind]), item] };
+	return { ...route, view: "search", text: undefined, [other]: without(route[other]), [kind]: [...without(route[kind]), item] };
 }

@@ -1,7 +1,7 @@
 // A search: what was asked, how it is ordered and filtered, and the hits.
 
-import { image, post, upload } from "./api.js";
-import { isWhole, outline, PartChooser } from "./box.js";
+import { get, image, post, upload } from "./api.js";
+import { isWhole, outline, PartChooser, pixels, shares } from "./box.js";
 import { count, h, icon, milliseconds, plural, say, state } from "./dom.js";
 import { filterChips, filterForm } from "./filters.js";
 import { go, itemId, link, sameItem, withItem } from "./route.js";
@@ -17,23 +17,21 @@ export function forget() {
 }
 
 /** The body of a request for some hits of a search. */
-function request(route, offset) {
-	const { text, id, codes, region, rank, filter, like, unlike } = route;
-	// The codes of an uploaded picture are those of its part already.
-	const given = { text, id, codes: id ? undefined : codes, region: id ? region : undefined, filter, like, unlike };
-	const body = { k: Math.min(PAGE, service.info.limits?.k ?? PAGE), offset, rank: rank ?? service.info.rank_modes[0] };
-	for (const [name, value] of Object.entries(given)) if (value && Object.keys(value).length) body[name] = value;
-	return body;
+function request({ text, id, codes, region, rank, filter, like = [], unlike = [] }, offset) {
+	const body = { k: PAGE, offset, rank, filter, explain: true };
+	const base = id === undefined ? { codes } : { id, region }; // codes are those of a part already
+	if (text) return { ...body, text };
+	if (!like.length && !unlike.length) return { ...body, ...base };
+	return { ...body, like: codes || id !== undefined ? [base, ...like] : like, unlike };
 }
 
-/** Searches with a picture that is not in the index, or a part of it, and goes to its hits. */
-export async function searchFile(file, { region, rank, filter } = {}) {
-	const { k, offset, rank: order } = request({ rank }, 0);
+/** Searches with a picture that is not in the index, or the part `box` of it, and goes to its hits. */
+export async function searchFile(file, { box, region, rank, filter } = {}) {
 	const form = new FormData();
-	form.append("request", new Blob([JSON.stringify({ k, offset, rank: order, region, filter })], { type: "application/json" }));
+	form.append("request", JSON.stringify({ ...request({ rank, filter }, 0), region }));
 	form.append("file", file, file.name ?? "picture");
 	const answer = await upload("search", form);
-	const route = { view: "search", codes: answer.query.codes, region, rank, filter };
+	const route = { view: "search", codes: answer.query.codes, region: box, rank, filter };
 	keep(route.codes, file);
 	answers.set(link(route), { hits: answer.hits, answer });
 	go(route);
@@ -57,7 +55,7 @@ export function showSearch(main, route, { back, failed, searchWith }) {
 	const list = h("ul.hits", { "aria-label": "Images found, best first" });
 	const below = h("div");
 	const end = more(() => fetch());
-	const rank = route.rank ?? service.info.rank_modes[0];
+	const rank = route.rank ?? service.info.rank_modes[0]; // the first is the default
 	const ranks = service.info.rank_modes.map((mode) => [mode, ...(RANKS[mode] ?? [mode])]);
 	main.append(
 		h("section.query", { "aria-label": "What was asked" },
@@ -77,14 +75,14 @@ export function showSearch(main, route, { back, failed, searchWith }) {
 	const byElement = new Map();
 	const focus = roving(list, ".hit", {
 		"+": (item) => add("like", byElement.get(item).id),
-		"-": (item) => add("unlike", byElement.get(item).id),
+		"-": (item) => route.text || add("unlike", byElement.get(item).id),
 		s: (item) => go({ view: "search", id: byElement.get(item).id }),
 		b: (item) => byElement.get(item).chooser.begin(),
 	});
 
 	function append(hits) {
 		for (const hit of hits) {
-			const [element, chooser] = hitElement(hit, add);
+			const [element, chooser] = hitElement(hit, add, !route.text);
 			byElement.set(element, { id: hit.id, chooser });
 			list.append(element);
 		}
@@ -148,7 +146,7 @@ export function showSearch(main, route, { back, failed, searchWith }) {
 function title({ text, id, codes, region, like }) {
 	if (text) return `“${text}”`;
 	const part = region ? "a part of " : "";
-	if (id) return `Like ${part}${nameOf(id)}`;
+	if (id !== undefined) return `Like ${part}${nameOf(id)}`;
 	if (codes) return `Like ${part}your picture`;
 	return like?.length === 1 ? `Like ${nameOf(itemId(like[0]))}` : "Like these pictures";
 }
@@ -156,37 +154,57 @@ function title({ text, id, codes, region, like }) {
 /** What the search did, in words. */
 function whatItTook({ visited, took }) {
 	const time = milliseconds(took.total_ms);
-	if (!visited) return `Took ${time}.`;
 	const buckets = visited.buckets ? `, in ${plural(visited.buckets, "bucket")} (groups of images with the same code)` : "";
-	const cut = visited.exact === false ? " The search was cut short, so a better match may exist." : "";
+	const cut = visited.exact ? "" : " The search was cut short, so a better match may exist.";
 	return `Looked at ${count(visited.candidates)} of ${plural(visited.images, "image")}${buckets}. Took ${time}.${cut}`;
 }
 
 /** The picture that was searched with; a part of it can be chosen. */
-function asked(route, add, searchWith) {
-	const { id, codes, region, rank, filter } = route;
-	if (!id && !codes) return null;
-	const file = id ? null : kept(codes);
-	if (!id && !file) return h("div.asked.unknown", { title: "The picture itself was not kept" }, icon("picture"));
+function asked({ id, codes, region, rank, filter }, add, searchWith) {
+	const known = id !== undefined;
+	if (!known && !codes) return null;
+	const file = known ? null : kept(codes);
+	if (!known && !file) return h("div.asked.unknown", { title: "The picture itself was not kept" }, icon("picture"));
 	const frame = h("div.frame");
-	let img;
-	if (id) img = image(id, `The picture searched with: ${nameOf(id)}`, 256);
-	else {
-		img = h("img", { alt: "The picture searched with", draggable: "false" });
+	const show = (box) => box && frame.append(outline(box));
+	const choose = h("button.quiet.small", { id: "choose-part", hidden: true }, icon("part"), "Choose a part");
+	const ready = (actions, box) => {
+		const chooser = new PartChooser(frame, actions);
+		chooser.opener = choose;
+		choose.addEventListener("click", () => chooser.begin(box));
+		choose.hidden = false;
+	};
+	if (known) {
+		frame.append(image(id, `The picture searched with: ${nameOf(id)}`, 256));
+		// Regions that have a name have it for all images; other boxes are pixels, and need the size.
+		show(service.info.regions.find(({ name }) => name === region)?.box);
+		get("image", { id }).then((record) => {
+			const box = Array.isArray(region) ? shares(region, record) : undefined;
+			show(box);
+			ready(partActions(record, add, { rank, filter }), box);
+		}, () => {});
+	} else {
+		const img = h("img", { alt: "The picture searched with", draggable: "false" });
 		const url = URL.createObjectURL(file);
-		img.addEventListener("load", () => URL.revokeObjectURL(url));
 		img.addEventListener("error", () => frame.replaceChildren(icon("picture"))); // such as HEIC
+		img.addEventListener("load", () => {
+			URL.revokeObjectURL(url);
+			show(region);
+			const size = { width: img.naturalWidth, height: img.naturalHeight };
+			ready([["Search with this part", (box) => searchWith(file, { box, region: pixels(box, size), rank, filter })]], region);
+		});
 		img.src = url;
+		frame.append(img);
 	}
-	frame.append(img);
-	if (region) frame.append(outline(region));
-	const search = (box) => (id ? go({ view: "search", id, region: box, rank, filter }) : searchWith(file, { region: box, rank, filter }));
-	const actions = [["Search with this part", search]];
-	if (id) actions.push(["More like this part", (box) => add("like", { id, region: box })], ["Less", (box) => add("unlike", { id, region: box })]);
-	const chooser = new PartChooser(frame, actions);
-	const button = h("button.quiet.small", { id: "choose-part", onclick: () => chooser.begin(region) }, icon("part"), "Choose a part");
-	chooser.opener = button;
-	return h("div.asked", h("div.holder", frame), button);
+	return h("div.asked", h("div.holder", frame), choose);
+}
+
+/** What can be done with a part of an image in the index. */
+export function partActions({ id, width, height }, add, rest = {}) {
+	if (!width || !height) return [];
+	const part = (box) => ({ id, region: pixels(box, { width, height }) });
+	const search = ["Search with this part", (box) => go({ view: "search", ...rest, ...part(box) })];
+	return add ? [search, ["More like this part", (box) => add("like", part(box))], ["Less", (box) => add("unlike", part(box))]] : [search];
 }
 
 function chips(route, change) {
@@ -200,18 +218,15 @@ function chips(route, change) {
 }
 
 /** A hit, and what chooses a part of it. */
-export function hitElement(hit, add) {
+export function hitElement(hit, add, mayUnlike = true) {
 	const shape = hit.width && hit.height ? Math.min(3, Math.max(0.4, hit.width / hit.height)) : 1;
-	const frame = h("div.frame", h("a", { href: link({ view: "image", id: hit.id }), tabindex: "-1" }, image(hit.id, hit.name, HEIGHT * Math.max(1, shape))), isWhole(hit.box) ? null : outline(hit.box));
+	const box = hit.box && hit.width ? shares(hit.box, hit) : null;
+	const frame = h("div.frame", h("a", { href: link({ view: "image", id: hit.id }), tabindex: "-1" }, image(hit.id, hit.name, HEIGHT * Math.max(1, shape))), isWhole(box) ? null : outline(box));
 	frame.style.aspectRatio = shape;
-	const chooser = new PartChooser(frame, [
-		["Search with this part", (box) => go({ view: "search", id: hit.id, region: box })],
-		["More like this part", (box) => add("like", { id: hit.id, region: box })],
-		["Less", (box) => add("unlike", { id: hit.id, region: box })],
-	]);
+	const chooser = new PartChooser(frame, partActions(hit, mayUnlike ? add : null));
 	const button = (kind, words, symbol) => h("button", { tabindex: "-1", title: words, "aria-label": `${words}: ${hit.name}`, onclick: () => add(kind, hit.id) }, icon(symbol));
-	const tools = h("div.tools", button("like", "More like this", "plus"), button("unlike", "Less like this", "minus"));
-	const element = h("li.hit", frame, tools, h("p.why", hit.why || " "), h("p.name", { title: hit.id }, hit.name));
+	const tools = h("div.tools", button("like", "More like this", "plus"), mayUnlike ? button("unlike", "Less like this", "minus") : null);
+	const element = h("li.hit", frame, tools, h("p.why", hit.why || "\xa0"), h("p.name", { title: hit.id }, hit.name));
 	element.style.setProperty("--width", `${Math.round(HEIGHT * shape)}px`);
 	element.style.setProperty("--grow", shape);
 	return [element, chooser];
