@@ -1,6 +1,6 @@
 // What several views need: what the service can do, the last search, and the list that was last looked at.
 
-import { h, icon } from "./dom.js";
+import { $, h, icon } from "./dom.js";
 
 export const service = { info: null };
 export const last = { search: null, images: [] };
@@ -11,93 +11,64 @@ export const RANKS = {
 	code: ["Code order", "Orders by the short codes alone: the fewer bits differ, the earlier."],
 };
 
-export const nameOf = (id) => String(id).split("/").pop() || String(id);
+export const nameOf = (id) => String(id).split("/").pop();
 
 /** A row of choices of which one is taken. `choices` are [value, label, title]. */
 export function choice(name, label, choices, value, changed) {
-	return h("fieldset.choice",
-		h("legend.hidden", label),
-		choices.map(([each, text, title]) =>
-			h("label", { title }, h("input", { type: "radio", name, id: `${name}-${each}`, value: each, checked: each === value, onchange: () => changed(each) }), h("span", text)),
-		),
-	);
+	const input = (each) => h("input", { type: "radio", name, id: `${name}-${each}`, value: each, checked: each === value, onchange: () => changed(each) });
+	return h("fieldset.choice", h("legend.hidden", label), choices.map(([each, text, title]) => h("label", { title }, input(each), h("span", text))));
 }
 
 /** A removable part of a search. */
-export function chip(label, removed, picture, kind = "") {
-	return h(
-		"span",
-		{ class: `chip ${kind}` },
-		picture,
-		h("span.text", label),
-		h("button.quiet", { "aria-label": `Remove: ${label}`, onclick: removed }, icon("close")),
-	);
+export function chip(label, removed, kind, picture) {
+	return h(`span.chip.${kind}`, picture, h("span.text", label), h("button.quiet", { "aria-label": `Remove: ${label}`, onclick: removed }, icon("close")));
 }
 
+/** Whether a key is pressed together with one that makes it a command of the browser. */
+export const isCommand = (e) => e.ctrlKey || e.altKey || e.metaKey;
+
 /**
- * One stop for Tab in a list of pictures, arrow keys within it. `keys` are functions of an item by the key that
- * calls them. Buttons of the item that has the focus can be reached with Tab.
+ * One stop for Tab in a list of pictures: its links and buttons have tabindex -1, but for those of the item that
+ * has the focus. Arrow keys move it. `keys` are functions of an item, by key. Call the result when items are added.
  */
 export function roving(list, selector, keys = {}) {
 	const items = () => [...list.querySelectorAll(selector)];
-	const main = (item) => (item.matches("a, button, [tabindex]") ? item : item.querySelector("a"));
+	let active = null;
 	const activate = (item) => {
-		for (const each of items()) {
-			for (const control of [main(each), ...each.querySelectorAll("button")]) control.tabIndex = each === item ? 0 : -1;
-		}
+		for (const each of [active, item]) each?.querySelectorAll("a, button").forEach((control) => (control.tabIndex = each === item ? 0 : -1));
+		active = item;
 	};
-	list.addEventListener("focusin", (event) => {
-		const item = event.target.closest(selector);
-		if (item && main(item).tabIndex !== 0) activate(item);
-	});
-	list.addEventListener("keydown", (event) => {
-		const item = event.target.closest(selector);
-		if (!item || event.ctrlKey || event.altKey || event.metaKey || event.target.closest(".chosen, .partbar")) return;
+	list.addEventListener("focusin", (e) => activate(e.target.closest(selector)));
+	list.addEventListener("keydown", (e) => {
+		const item = e.target.closest(selector);
+		if (!item || isCommand(e) || e.target.closest(".chosen, .partbar")) return;
 		const all = items();
 		const at = all.indexOf(item);
 		const to = { ArrowLeft: all[at - 1], ArrowRight: all[at + 1], Home: all[0], End: all.at(-1), ArrowUp: beyond(all, at, -1), ArrowDown: beyond(all, at, 1) };
-		const act = keys[event.key.toLowerCase()];
-		if (event.key in to) {
-			if (to[event.key]) {
-				main(to[event.key]).focus();
-				to[event.key].scrollIntoView({ block: "nearest" });
-			}
-		} else if (act) act(item);
+		if (e.key in to) $("a", to[e.key] ?? item).focus();
+		else if (keys[e.key.toLowerCase()]) keys[e.key.toLowerCase()](item);
 		else return;
-		event.preventDefault();
-		event.stopPropagation();
+		e.preventDefault();
 	});
-	return { refresh: () => activate(list.querySelector(selector + ":focus-within") ?? items().find((item) => main(item).tabIndex === 0 && main(item).hasAttribute("tabindex")) ?? items()[0]) };
+	return () => activate(active?.isConnected ? active : items()[0]);
 }
 
 /** The item in the next row, or the row before, that is closest across. */
-function beyond(all, at, direction) {
+function beyond(all, at, way) {
 	const from = all[at].getBoundingClientRect();
-	let best = null;
-	for (let i = at + direction; i >= 0 && i < all.length; i += direction) {
-		const area = all[i].getBoundingClientRect();
-		if (direction * (area.top - from.top) < 8) continue;
-		if (best && Math.abs(area.top - best.area.top) > 8) break;
-		const off = Math.abs((area.left + area.right - from.left - from.right) / 2);
-		if (!best || off < best.off) best = { item: all[i], area, off };
-	}
-	return best?.item;
+	const areas = all.map((item) => [item, item.getBoundingClientRect()]).filter(([, { top }]) => way * (top - from.top) > 8);
+	const off = ({ left, top }) => Math.abs(top - from.top) * 1e5 + Math.abs(left - from.left); // the nearest row first
+	return areas.sort(([, a], [, b]) => off(a) - off(b))[0]?.[0];
 }
 
-/** Calls `fetch` whenever the end of the page comes near; a button does the same. */
+/** Calls `fetch` when the end of the page comes near; a button does the same. `set` says whether there is more. */
 export function more(fetch) {
-	const button = h("button", { onclick: fetch }, "Show more");
-	const element = h("p.more", { hidden: true }, button);
-	const seen = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && fetch(), { rootMargin: "600px" });
-	return {
-		element,
-		/** Shows or hides the button; looks again whether it is near. */
-		set(there) {
-			element.hidden = !there;
-			seen.unobserve(element);
-			if (there) seen.observe(element);
-		},
-		stop: () => seen.disconnect(),
+	const element = h("p.more", { hidden: true }, h("button", { onclick: fetch }, "Show more"));
+	const seen = new IntersectionObserver(([entry]) => entry.isIntersecting && fetch(), { rootMargin: "600px" });
+	const set = (there) => {
+		element.hidden = !there;
+		seen.disconnect();
+		if (there) seen.observe(element);
 	};
+	return { element, set };
 }
-

@@ -10,73 +10,56 @@ export function setUpWords() {
 	const input = $("#words");
 	const list = $("#suggestions");
 	let timer;
-	let asked = 0;
-	let at = -1;
+	let asked = 0; // an answer to an older question is not shown
+	let at = -1; // the suggestion that is chosen
 
-	const close = () => {
-		list.hidden = true;
-		list.replaceChildren();
-		input.setAttribute("aria-expanded", "false");
-		input.removeAttribute("aria-activedescendant");
-		at = -1;
+	const show = (words) => {
 		asked++;
-	};
-	// Several things are separated by commas; the last one is completed.
-	const parts = () => {
-		const [, before, sign, word] = /^(.*,\s*|\s*)(-?)([^,]*)$/s.exec(input.value);
-		return { before, sign, word: word.trim() };
-	};
-	const take = (word) => {
-		const { before, sign } = parts();
-		input.value = `${before}${sign}${word}`;
-		close();
-	};
-	const move = (to) => {
-		const options = [...list.children];
-		if (!options.length) return;
-		options[at]?.setAttribute("aria-selected", "false");
-		at = (to + options.length) % options.length;
-		options[at].setAttribute("aria-selected", "true");
-		options[at].scrollIntoView({ block: "nearest" });
-		input.setAttribute("aria-activedescendant", options[at].id);
-	};
-	const suggest = async () => {
-		const { word } = parts();
-		const mine = ++asked;
-		if (!word) return close();
-		const { words } = await get("words", { q: word, limit: 8 }).catch(() => ({ words: [] }));
-		if (mine !== asked) return;
-		const wanted = words.filter((each) => each.toLowerCase() !== word.toLowerCase());
-		if (!wanted.length) return close();
 		at = -1;
 		input.removeAttribute("aria-activedescendant");
-		list.replaceChildren(...wanted.map((each, i) => h("li", { role: "option", id: `word-${i}`, "aria-selected": "false", onpointerdown: (event) => (event.preventDefault(), take(each), submit()) }, each)));
-		list.hidden = false;
-		input.setAttribute("aria-expanded", "true");
+		input.setAttribute("aria-expanded", words.length > 0);
+		list.hidden = !words.length;
+		list.replaceChildren(...words.map((word, i) => h("li", { role: "option", id: `word-${i}`, "aria-selected": "false", onpointerdown: (e) => (e.preventDefault(), submit(word)) }, word)));
 	};
-	const submit = () => {
+	// Several things are separated by commas, and the last one is completed.
+	const parts = () => /^((?:.*,)?\s*-?)(.*)$/s.exec(input.value).slice(1);
+	const submit = (word) => {
+		if (word) input.value = parts()[0] + word;
 		clearTimeout(timer);
-		close();
+		show([]);
 		const text = input.value.trim();
 		go(text ? { view: "search", text } : { view: "library" });
+	};
+	const suggest = async () => {
+		const word = parts()[1].trim();
+		const mine = ++asked;
+		const { words } = word ? await get("words", { q: word, limit: 8 }).catch(() => ({ words: [] })) : { words: [] };
+		if (mine === asked) show(words);
+	};
+	const move = (to) => {
+		const { length } = list.children;
+		at = (to + length) % length;
+		[...list.children].forEach((option, i) => option.setAttribute("aria-selected", i === at));
+		input.setAttribute("aria-activedescendant", `word-${at}`);
 	};
 
 	input.addEventListener("input", () => {
 		clearTimeout(timer);
 		timer = setTimeout(suggest, WAIT);
 	});
-	input.addEventListener("keydown", (event) => {
-		if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-			if (list.hidden) suggest();
-			else move(event.key === "ArrowDown" ? at + 1 : at < 0 ? -1 : at - 1);
-		} else if (event.key === "Enter" && at >= 0) take(list.children[at].textContent), submit();
-		else if (event.key === "Escape" && !list.hidden) close();
+	input.addEventListener("keydown", (e) => {
+		if (e.key === "ArrowDown" && list.hidden) suggest();
+		else if (list.hidden) return;
+		else if (e.key === "ArrowDown") move(at + 1);
+		else if (e.key === "ArrowUp") move(at < 0 ? -1 : at - 1);
+		else if (e.key === "Enter") submit(list.children[at]?.textContent);
+		else if (e.key === "Escape") show([]);
 		else return;
-		event.preventDefault();
+		e.preventDefault();
 	});
-	input.addEventListener("blur", close);
-	$("#find").addEventListener("submit", (event) => {
-		event.preventDefault();
+	input.addEventListener("blur", () => show([]));
+	$("#find").addEventListener("submit", (e) => {
+		e.preventDefault();
 		submit();
 	});
 }
