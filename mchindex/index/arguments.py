@@ -34,6 +34,7 @@ class Limits(TypedDict, total=False):
     max_buckets: int | None  # the largest number of buckets to visit
     filter: Filter | None  # conditions on the metadata
     allowed: Iterable[Id] | None  # only these ids
+    exclude: Iterable[Id] | None  # not these ids
     threads: int  # 0: all cores
     rank: Rank | None  # how hits are ordered; None: "best" if the index has fine codes
 

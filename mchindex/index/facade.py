@@ -35,6 +35,7 @@ from mchindex.index.inputs import (
 )
 from mchindex.index.mixture import Like, Mixture
 from mchindex.index.model import AnyModel, IndexModel
+from mchindex.index.queries import Queries
 from mchindex.index.ranking import Query
 from mchindex.index.results import Answers, Hits
 from mchindex.index.searching import Searcher
@@ -393,7 +394,8 @@ class MCHIndex:
         `max_radius` limits the distance and `max_buckets` the work. If a limit may have kept images
         out, `exact` is False and `limited_by` names the limit.
         `filter` compares metadata: {"album": "2024", "year": {">=": 2020}, "camera.model": "X100"};
-        a list of values means any of them. `allowed` restricts the search to these ids.
+        a list of values means any of them. `allowed` restricts the search to these ids, and
+        `exclude` leaves ids out.
         """
         if [query is None, id is None, text is None, like is None].count(False) != 1:
             raise TypeError(
@@ -413,10 +415,10 @@ class MCHIndex:
             one, left_out, far = mixture.query(like, unlike, limits.get("rank"))
             if far and limits.get("rank") is None:
                 limits["rank"] = "best"  # the codes alone would ignore what to push away
-            return self._searcher.search(one, k, left_out, **limits)[0]
+            return self._searcher.search(one, k, [left_out], **limits)[0]
         if id is not None:
             one, name = self._searcher.query_of(id, region)
-            return self._searcher.search(one, k, [name], **limits)[0]
+            return self._searcher.search(one, k, [[name]], **limits)[0]
         queries, single = self._queries(query, region)
         answers = self._searcher.search(queries, k, (), **limits)
         return answers[0] if single else answers
@@ -435,10 +437,10 @@ class MCHIndex:
         """All images within a Hamming radius (inclusive) of an image, nearest first."""
         if (query is None) == (id is None):
             raise TypeError("within takes either a query or the id of an image in the index")
-        leave_out: list[Id] = []
+        leave_out: list[list[Id]] = []
         if id is not None:
             queries, name = self._searcher.query_of(id, region)
-            leave_out = [name]
+            leave_out = [[name]]
         else:
             queries, single = self._queries(query, region)
             if not single:
@@ -558,6 +560,11 @@ class MCHIndex:
         single = one_image(query)
         images = [query] if single else query
         return self._model.encode_queries(images, region, self._live.fine_kind), single
+
+    @property
+    def queries(self) -> Queries:
+        """Queries as objects, for a service that encodes and searches for many callers at once."""
+        return Queries(self._store, self._live, self._searcher, self._model)
 
     # Contents.
 

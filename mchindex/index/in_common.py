@@ -50,28 +50,33 @@ def in_common(
 ) -> dict[Id, list[str]]:
     """The names of things that a query and each hit probably show, see `MCHIndex.in_common`."""
     table = live.fine
-    if table is None or not len(hits):
+    words = known_words(live, model)
+    if table is None or words is None or not len(hits):
         return {}
-    try:
-        loaded = model.model
-    except ModelError:  # a search by id does without the model
-        return {}
-    if loaded.words is None or not model.fine_agrees(live.fine_kind):
-        return {}
+    loaded = model.model
     own: NDArray[np.uint8] | None
     if id is None:
         own = _of_picture(loaded, query, region)
     elif region is None:
-        (own,) = _stored(store, table, resolved_ids(store, [id])).values() or (None,)
+        (own,) = stored_codes(store, table, resolved_ids(store, [id])).values() or (None,)
     else:
         fine = searcher.query_of(id, region)[0].fine
         own = None if fine is None else np.packbits(fine > 0, axis=1)
-    found = _stored(store, table, hits.ids)
+    found = stored_codes(store, table, hits.ids)
     if own is None or not found:
         return {}
-    things = _things(loaded.words)
+    things = things_of(words)
     names = things.common(own, np.stack(list(found.values())))
     return dict(zip(found, names, strict=True))
+
+
+def known_words(live: LiveTable, model: IndexModel) -> KnownWords | None:
+    """The words of the index's model; None if it has none that fit the fine codes of the index."""
+    try:
+        words = model.model.words
+    except (ModelError, ValueError):  # a search by id does without the model
+        return None
+    return words if words is not None and model.fine_agrees(live.fine_kind) else None
 
 
 class Things:
@@ -126,7 +131,7 @@ class Things:
 
 
 @lru_cache(maxsize=1)  # a page has many queries of one index
-def _things(words: KnownWords) -> Things:
+def things_of(words: KnownWords) -> Things:
     return Things(words)
 
 
@@ -149,7 +154,7 @@ def _of_picture(
     return fine_codes.codes(features[0])
 
 
-def _stored(store: Store, table: FineTable, ids: Sequence[Id]) -> dict[Id, NDArray[np.uint8]]:
+def stored_codes(store: Store, table: FineTable, ids: Sequence[Id]) -> dict[Id, NDArray[np.uint8]]:
     """The fine codes (regions, bytes) of images, without those that have been removed."""
     found = {}
     for id, known in store.known(ids).items():

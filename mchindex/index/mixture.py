@@ -48,17 +48,9 @@ class Mixture:
         far = [self._part(one) for one in _several("unlike", unlike)]
         if not near:
             raise ValueError("like is empty: name at least one image to look for")
-        parts = [*near, *far]
-        has_fine = all(part.query.fine is not None for part in parts)
-        if far and (not has_fine or rank == "code"):
-            reason = "rank='code' does not use them" if has_fine else "an image here has none"
-            raise ValueError(f"unlike works by fine codes, and {reason}: leave it out")
-        fine = None
-        if has_fine:
-            fine = _mean(near) - AGAINST * _mean(far) if far else _mean(near)
-        codes = np.concatenate([part.query.codes for part in near])
-        ids = [part.id for part in parts if part.id is not None]
-        return Query(_majority(codes), fine), ids, bool(far)
+        query = mixed([part.query for part in near], [part.query for part in far], rank)
+        ids = [part.id for part in (*near, *far) if part.id is not None]
+        return query, ids, bool(far)
 
     def _part(self, one: Any) -> _Part:
         what, region = one if _is_pair(one) else (one, None)
@@ -98,6 +90,18 @@ class Mixture:
         return None
 
 
+def mixed(near: Sequence[Query], far: Sequence[Query], rank: Any) -> Query:
+    """One query that is like all of some and unlike all of others."""
+    has_fine = all(query.fine is not None for query in (*near, *far))
+    if far and (not has_fine or rank == "code"):
+        reason = "rank='code' does not use them" if has_fine else "an image here has none"
+        raise ValueError(f"unlike works by fine codes, and {reason}: leave it out")
+    fine = None
+    if has_fine:
+        fine = _mean(near) - AGAINST * _mean(far) if far else _mean(near)
+    return Query(_majority(np.concatenate([query.codes for query in near])), fine)
+
+
 def _is_pair(one: Any) -> bool:
     return isinstance(one, tuple) and len(one) == 2
 
@@ -121,8 +125,8 @@ def _is_pair_with_region(given: Any) -> bool:
     return np.ndim(given[1]) == 1 and len(given[1]) == 4
 
 
-def _mean(parts: Sequence[_Part]) -> NDArray[np.float32]:
-    rows = [part.query.fine for part in parts if part.query.fine is not None]
+def _mean(queries: Sequence[Query]) -> NDArray[np.float32]:
+    rows = [query.fine for query in queries if query.fine is not None]
     fine = np.concatenate(rows).astype(np.float32)
     lengths = np.linalg.norm(fine, axis=1, keepdims=True)
     mean: NDArray[np.float32] = (fine / np.maximum(lengths, 1e-12)).mean(0, keepdims=True)

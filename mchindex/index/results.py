@@ -30,6 +30,7 @@ class Hit:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     score: float = 0.0  # how well it matches, from 0 to 1
     similarity: float | None = None  # of the region's fine code, at most 1; None if ranked by code
+    size: tuple[int, int] | None = None  # width and height of the stored image
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-compatible values."""
@@ -40,6 +41,7 @@ class Hit:
             "distance": self.distance,
             "region": self.region,
             "box": None if self.box is None else list(self.box),
+            "size": None if self.size is None else list(self.size),
             "path": self.path,
             "metadata": dict(self.metadata),
         }
@@ -158,19 +160,29 @@ class Found:
         """The hits of each query from `start` to `stop`."""
         return self._at(slice(start, stop))
 
-    def without(self, keys: Sequence[int], k: int) -> Found:
-        """At most k hits of a single query, without some images."""
-        keep = np.flatnonzero(~np.isin(self.keys[0], keys))
-        return self._at(keep[:k])
+    def without(self, keys: Sequence[Sequence[int]], k: int) -> Found:
+        """At most k hits of each query, without some images, which are listed for each."""
+        out = np.zeros(self.keys.shape, bool)
+        for row, some in enumerate(keys):
+            out[row] = np.isin(self.keys[row], some)
+        # Stable: what remains keeps its order, and what is left out comes last.
+        order = np.argsort(out, axis=1, kind="stable")[:, :k]
+        left = replace(self, keys=np.where(out, -1, self.keys))
+        return left._each(lambda column: np.take_along_axis(column, order, 1))
 
-    def _at(self, columns: Any) -> Found:
+    def _at(self, columns: slice) -> Found:
+        return self._each(lambda column: column[:, columns])
+
+    def _each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Found:
+        """Every array that has one column per hit, changed."""
+        similar = self.similarities
         return replace(
             self,
-            keys=self.keys[:, columns],
-            distances=self.distances[:, columns],
-            regions=self.regions[:, columns],
-            scores=self.scores[:, columns],
-            similarities=None if self.similarities is None else self.similarities[:, columns],
+            keys=change(self.keys),
+            distances=change(self.distances),
+            regions=change(self.regions),
+            scores=change(self.scores),
+            similarities=None if similar is None else change(similar),
         )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -61,44 +61,69 @@ class Searcher:
                 answers.load()
 
     def query_of(self, id: Id, region: Any) -> tuple[Query, Id]:
-        """An image in the index as a query, and its stored id."""
+        """An image in the index as a query, and its stored id.
+
+        Raises KeyError if it is not in the index, and ValueError if it has no such region.
+        """
+        (found,) = self.queries_of([(id, region)])
+        if isinstance(found, KeyError):
+            self._store.row(*resolved_ids(self._store, [id]))  # raises if its record is damaged
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def queries_of(
+        self, wanted: Sequence[tuple[Id, str | None]]
+    ) -> list[tuple[Query, Id] | KeyError | ValueError]:
+        """Like `query_of`, for several images at once: what it would return or raise for each."""
         table = self._live.fine  # before the store is held: others hold the tables first
         with self._store.one_state():
-            return self._query_of(id, region, table)
+            names = resolved_ids(self._store, [id for id, _ in wanted])
+            rows = self._store.rows_of(names)
+            fine = {} if table is None else self._store.fine([row.key for row in rows.values()])
+            return [
+                self._query_of(id, region, rows.get(name), table, fine)
+                for (id, region), name in zip(wanted, names, strict=True)
+            ]
 
-    def _query_of(self, id: Id, region: Any, table: FineTable | None) -> tuple[Query, Id]:
-        row = self._store.row(*resolved_ids(self._store, [id]))
+    def _query_of(
+        self,
+        id: Id,
+        region: str | None,
+        row: Row | None,
+        table: FineTable | None,
+        fine: Mapping[int, bytes],
+    ) -> tuple[Query, Id] | KeyError | ValueError:
         if row is None:
-            raise KeyError(f"there is no image {id!r} in {self._store.name}")
+            return KeyError(f"there is no image {id!r} in {self._store.name}")
         _, entries = unpack_codes([row.key], [row.codes], self._identity.bits)
-        names = [self._identity.region_name(int(r)) for r in entries["region"]]
-        name = names[int(entries["region"].argmin())] if region is None else region
-        if name not in names:
-            raise ValueError(f"image {id!r} has no code for {name!r}, only for {', '.join(names)}")
-        place = names.index(name)
-        fine = self._fine_of(row.key, int(entries["region"][place]), table)
-        return Query(entries["code"][[place]], fine), row.id
-
-    def _fine_of(
-        self, key: int, region: int, table: FineTable | None
-    ) -> NDArray[np.float32] | None:
-        """The fine code of a stored image as a query; None if it has none."""
-        if table is None or (blob := self._store.fine([key]).get(key)) is None:
-            return None
-        codes = unpack_fine([key], [blob], table.regions, table.fine_bits)[0]
-        bits = np.unpackbits(codes[region if region < len(codes) else 0])
-        return np.where(bits, 1, -1).astype(np.float32)[None]
+        regions = entries["region"].tolist()
+        if region is None:
+            place = regions.index(min(regions))
+        else:
+            names = [self._identity.region_name(number) for number in regions]
+            if region not in names:
+                return ValueError(
+                    f"image {id!r} has no code for {region!r}, only for {', '.join(names)}"
+                )
+            place = names.index(region)
+        projections = None
+        if table is not None and (blob := fine.get(row.key)) is not None:
+            codes = unpack_fine([row.key], [blob], table.regions, table.fine_bits)[0]
+            bits = np.unpackbits(codes[regions[place] if regions[place] < len(codes) else 0])
+            projections = np.where(bits, 1, -1).astype(np.float32)[None]
+        return Query(entries["code"][[place]], projections), row.id
 
     def search(
         self,
         query: Query,
         k: int,
-        leave_out: Sequence[Id],
+        leave_out: Sequence[Sequence[Id]],
         /,
         **limits: Unpack[Limits],
     ) -> Answers:
-        """The k images that match each query best. `leave_out` are images that are not to be
-        hits; with any, there is only one query."""
+        """The k images that match each query best. `leave_out` are, for each query, images that are
+        not to be its hits; it is empty if there are none."""
         check_options(limits, "a search")
         k = whole("k", k, 1)
         offset = whole("offset", limits.get("offset", 0), 0)
@@ -109,12 +134,13 @@ class Searcher:
         wanted = offset + k
         if wanted > MOST_HITS:
             raise ValueError(f"k and offset together must be at most {MOST_HITS}, not {wanted}")
+        leave_out = self._left_out(limits.get("exclude"), leave_out, len(query.codes))
         select = self._selection(limits.get("filter"), limits.get("allowed"), leave_out)
 
         def find(tables: Tables, chosen: _Selected | None) -> Found:
             keys, excluded = (None, ()) if chosen is None else (chosen.keys, chosen.leave_out)
             budget = Budget(max_radius, max_buckets, keys, threads)
-            count = wanted + len(excluded)
+            count = wanted + max(map(len, excluded), default=0)
             if rank == "code":
                 found = _by_code(tables.buckets, query.codes, count, budget)
             else:
@@ -150,13 +176,15 @@ class Searcher:
             raise NoFineCodesError(
                 f"{self._store.name} cannot be searched by words: {images} have no fine codes"
             )
-        select = self._selection(limits.get("filter"), limits.get("allowed"), ())
+        leave_out = self._left_out(limits.get("exclude"), (), 1)
+        select = self._selection(limits.get("filter"), limits.get("allowed"), leave_out)
 
         def find(tables: Tables, chosen: _Selected | None) -> Found:
             assert tables.fine is not None
-            keys = None if chosen is None else chosen.keys
-            count = min(wanted, max(1, len(tables.fine)))
+            keys, excluded = (None, ()) if chosen is None else (chosen.keys, chosen.leave_out)
+            count = min(wanted + max(map(len, excluded), default=0), max(1, len(tables.fine)))
             found = ranked_by_words(tables.fine, query, count, keys, threads)
+            found = found.without(excluded, wanted) if excluded else found
             return found.columns(offset, wanted) if offset else found
 
         return self._answers(self._live.consistently(select, find), None)[0]
@@ -187,7 +215,7 @@ class Searcher:
         filter: Filter | None = None,
         allowed: Iterable[Id] | None = None,
         threads: int = 0,
-        leave_out: Sequence[Id] = (),
+        leave_out: Sequence[Sequence[Id]] = (),
     ) -> Hits:
         """All images within a Hamming radius of one code."""
         radius, threads = whole("radius", radius, 0), whole("threads", threads, 0)
@@ -206,8 +234,19 @@ class Searcher:
 
         return self._answers(self._live.consistently(select, find), None)[0]
 
+    def _left_out(
+        self, exclude: Iterable[Id] | None, leave_out: Sequence[Sequence[Id]], queries: int
+    ) -> Sequence[Sequence[Id]]:
+        """What `leave_out` says, and the ids that no query is to find."""
+        if exclude is None:
+            return leave_out
+        if not isinstance(exclude, Iterable):
+            raise TypeError(f"exclude must be a list of ids, not {type(exclude).__name__}")
+        names = resolved_ids(self._store, exclude)
+        return [[*names, *own] for own in leave_out or [()] * queries] if names else leave_out
+
     def _selection(
-        self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Sequence[Id]
+        self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Sequence[Sequence[Id]]
     ) -> Callable[[], _Selected] | None:
         """A function that selects, in one state of the store, the images that may be hits.
 
@@ -223,20 +262,17 @@ class Searcher:
         return partial(self._selected, filter, names, leave_out)
 
     def _selected(
-        self, filter: Filter | None, names: list[Id] | None, leave_out: Sequence[Id]
+        self, filter: Filter | None, names: list[Id] | None, leave_out: Sequence[Sequence[Id]]
     ) -> _Selected:
-        keys: NDArray[np.int64] | None = None
+        known = self._store.known(list({id for own in leave_out for id in own}))
+        excluded = [[known[id].key for id in own if id in known] for own in leave_out]
+        if names is None:
+            keys = None if filter is None else self._matching(filter).filter
+            return _Selected(keys, excluded)
+        named = np.array([k.key for k in self._store.known(names).values()], np.int64)
         if filter is not None:
-            if names is None and not leave_out:
-                return _Selected(self._matching(filter).filter, [])
-            keys = self.matching(filter)
-        if names is not None:
-            named = np.array([k.key for k in self._store.known(names).values()], np.int64)
-            keys = named if keys is None else np.intersect1d(keys, named)
-        excluded = [known.key for known in self._store.known(leave_out).values()]
-        if keys is None:
-            return _Selected(None, excluded)
-        return _Selected(keys[~np.isin(keys, excluded)], [])
+            named = np.intersect1d(self.matching(filter), named)
+        return _Selected(named, excluded)
 
     def matching(self, conditions: Filter) -> NDArray[np.int64]:
         """The keys of the images that match a filter, cached until the store changes."""
@@ -282,7 +318,10 @@ class Searcher:
         box = identity.region_box(region, row.width, row.height)
         name = identity.region_name(region)
         similar = None if math.isnan(similarity) else round(similarity, 4)
-        return Hit(row.id, distance, name, box, row.path, _metadata(row), round(score, 4), similar)
+        size = (row.width, row.height) if row.width and row.height else None
+        return Hit(
+            row.id, distance, name, box, row.path, _metadata(row), round(score, 4), similar, size
+        )
 
 
 def _by_code(table: BucketTable, codes: NDArray[np.uint8], k: int, budget: Budget) -> Found:
@@ -314,7 +353,7 @@ class _Selected:
     """The images that may be hits."""
 
     keys: Allowed | None  # None: all
-    leave_out: Sequence[int]  # keys of images that are not hits although they may be found
+    leave_out: Sequence[Sequence[int]]  # for each query, keys of images that are no hits
 
 
 def _first_limit(bits: int, max_radius: int | None, max_buckets: int | None) -> Limit | None:

@@ -87,6 +87,27 @@ class Inserted:
     replaced: Mapping[Id, Known]
 
 
+class Facet(NamedTuple):
+    """A key of the metadata, and the values that images have under it."""
+
+    name: str
+    kind: str  # "text", "number" or "boolean"
+    values: list[Any] | None  # in order; None if there are too many
+    low: float | None  # of numbers
+    high: float | None
+
+
+_KINDS = {
+    frozenset(types): kind
+    for kind, several in {
+        "text": [["text"]],
+        "number": [["integer"], ["real"], ["integer", "real"]],
+        "boolean": [["true"], ["false"], ["true", "false"]],
+    }.items()
+    for types in several
+}
+
+
 class Store:
     """The records of an index, for any number of readers and one writer at a time."""
 
@@ -531,6 +552,48 @@ class Store:
                         f"{self.name} is damaged: image number {key} is missing"
                     )
         return rows
+
+    def rows_of(self, ids: Sequence[Id]) -> dict[Id, Row]:
+        """Images by their ids; only those that are stored."""
+        with self.reading() as db:
+            return {row.id: row for row in _rows(db, "id", ids)}
+
+    def page(self, after: int, limit: int, conditions: Mapping[str, Any] | None) -> list[Row]:
+        """Up to `limit` images whose keys are above `after`, oldest first, that meet conditions."""
+        text, values = ("1", []) if conditions is None else filters.where(conditions)
+        query = f"SELECT {COLUMNS} FROM images WHERE key > ? AND {text} ORDER BY key LIMIT ?"
+        with self.reading() as db:
+            return [read_row(fields) for fields in db.execute(query, (after, *values, limit))]
+
+    def facets(self, most: int) -> list[Facet]:
+        """The keys of the metadata of all images, and their values: those of text if there are at
+        most `most` of them, and the range of numbers."""
+        tops = (
+            "SELECT m.key AS name, m.type AS type, m.atom AS atom FROM images, "
+            "json_each(CASE WHEN json_valid(metadata) THEN metadata ELSE '{}' END) AS m"
+        )
+        facets = []
+        with self.one_state(), self.reading() as db:
+            kinds = (
+                f"SELECT name, group_concat(DISTINCT type), count(DISTINCT atom), min(atom), "
+                f"max(atom) FROM ({tops}) WHERE type NOT IN ('array', 'object', 'null') "
+                "GROUP BY name ORDER BY name"
+            )
+            for name, types, count, low, high in db.execute(kinds).fetchall():
+                kind = _KINDS.get(frozenset(types.split(",")))
+                if kind is None:  # values of several types have no common order
+                    continue
+                values: list[Any] | None = None
+                if count <= most:
+                    query = f"SELECT DISTINCT atom FROM ({tops}) WHERE name = ? ORDER BY atom"
+                    values = [value for (value,) in db.execute(query, (name,)) if value is not None]
+                if kind == "boolean":
+                    values = [bool(value) for value in values or ()]
+                number = kind == "number"
+                facets.append(
+                    Facet(name, kind, values, low if number else None, high if number else None)
+                )
+        return facets
 
     def row(self, id: Id) -> Row | None:
         with self.one_state(), self.reading() as db:

@@ -382,7 +382,7 @@ def test_search_prints_the_hits(home: Path, capsys: Capture) -> None:
             {
                 "id": h.id, "score": h.score, "similarity": h.similarity,
                 "distance": h.distance, "region": h.region, "box": list(h.box or ()),
-                "path": h.path, "metadata": dict(h.metadata),
+                "size": list(h.size or ()), "path": h.path, "metadata": dict(h.metadata),
             }
             for h in hits
         ]  # fmt: skip
