@@ -22,7 +22,6 @@ namespace mch {
 namespace {
 
 constexpr int kPlanes = 4;  // bits of a magnitude
-constexpr int kMostCost = (1 << kPlanes) - 1;
 constexpr size_t kFastWords = 4;  // words per code that the vector path takes
 
 // A query, bit by bit: the expected bits, and the bits of the magnitudes. The words are repeated, so that
@@ -104,6 +103,10 @@ Costs choose_costs(size_t words) {
     return costs_portable<Planes>;
 }
 
+Costs choose_costs(size_t words, int planes) {
+    return planes == 1 ? choose_costs<1>(words) : choose_costs<kPlanes>(words);
+}
+
 // Divides by a number that is known only at run time, without a division.
 class Divider {
   public:
@@ -143,6 +146,8 @@ class Best {
         }
         std::push_heap(heap_.begin(), heap_.end(), before);
     }
+    // Whether nothing with at most this score would be kept.
+    bool refuses(float score) const { return heap_.size() == k_ && (!k_ || score < heap_.front().score); }
     const std::vector<Scored>& sorted() {
         std::sort_heap(heap_.begin(), heap_.end(), before);
         return heap_;
@@ -178,6 +183,7 @@ struct FineTable::Rows final : Places {
 
 struct FineTable::Query {
     Bits bits;
+    int planes;  // bits of the magnitudes that are used
     uint32_t most_cost;
     float per_cost;  // the similarity is 1 - per_cost * cost
     bool has_code;
@@ -189,12 +195,18 @@ struct FineTable::Query {
     bool allows(size_t row) const { return !allowed || test_bit(allowed->bitmap.data(), row); }
 
     Query(const float* values, int fine_bits, size_t words) : bits(words) {
-        float largest = 0;
-        for (int i = 0; i < fine_bits; ++i) largest = std::max(largest, std::abs(values[i]));
+        float largest = 0, smallest = INFINITY;
+        for (int i = 0; i < fine_bits; ++i) {
+            largest = std::max(largest, std::abs(values[i]));
+            smallest = std::min(smallest, std::abs(values[i]));
+        }
+        // Where all bits count the same, as in the code of a stored image, one bit of magnitude is enough.
+        planes = largest == smallest ? 1 : kPlanes;
+        const auto most = float((1 << planes) - 1);
         auto bytes = [](std::vector<uint64_t>& w) { return reinterpret_cast<uint8_t*>(w.data()); };
         uint32_t total = 0;
         for (int i = 0; i < fine_bits; ++i) {
-            const auto size = largest > 0 ? uint32_t(std::lround(std::abs(values[i]) / largest * kMostCost)) : 1;
+            const auto size = largest > 0 ? uint32_t(std::lround(std::abs(values[i]) / largest * most)) : 1;
             total += size;
             const auto bit = uint8_t(0x80 >> (i % 8));
             if (values[i] > 0) bytes(bits.expected)[i / 8] |= bit;
@@ -412,7 +424,7 @@ int FineTable::distance(size_t row, const uint64_t* code) const {
 // Adds the images of the `near` codes that cost least, of those in the cells that cost least.
 void FineTable::take_near(const Query& q, Scratch& work, const RankOptions& o) const {
     constexpr size_t batch = 64, ahead = 24;
-    const Costs costs = choose_costs<kPlanes>(words_);
+    const Costs costs = choose_costs(words_, q.planes);
     const Divider divide{uint32_t(regions_)};
     work.cell_costs.resize(n_cells_);
     costs(cells_.data(), n_cells_, q.bits, work.cell_costs.data());
@@ -459,29 +471,41 @@ void FineTable::take_near(const Query& q, Scratch& work, const RankOptions& o) c
 }
 
 void FineTable::rank_one(const Query& q, Scratch& work, const RankOptions& o, const RankRows& out, size_t at) const {
-    const Costs costs = choose_costs<kPlanes>(words_);
+    const Costs costs = choose_costs(words_, q.planes);
     const RankWeights& w = o.weights;
     const auto n_regions = size_t(regions_);
-    work.costs.resize(n_regions);
+    constexpr size_t together = 32;  // rows, of which a block holds a multiple
+    static_assert(kBlock % together == 0);
+    work.costs.resize(together * n_regions);
     work.best.start(o.k);
     int64_t looked_at = 0;
     auto usable = [&](size_t row) { return live_[row] && q.allows(row); };
     auto similarity = [&](uint32_t cost) { return 1.0f - q.per_cost * float(cost); };
+    auto look_at_costs = [&](size_t row, const uint32_t* cost) {
+        const float best = similarity(*std::min_element(cost, cost + n_regions));
+        float score = w.whole * similarity(cost[0]) + w.region * best;
+        if (best > 0) score += w.close * (best * best) * (best * best);
+        ++looked_at;
+        if (q.has_code) {
+            if (work.best.refuses(score + std::abs(w.code))) return;  // whatever its codes are
+            score += w.code * (1.0f - 2.0f * float(distance(row, q.code.data())) / float(bits_));
+        }
+        work.best.add({score, row});
+    };
     auto look_at = [&](size_t row) {
         costs(fine_of(row), n_regions, q.bits, work.costs.data());
-        const float best = similarity(*std::min_element(work.costs.begin(), work.costs.end()));
-        float score = w.whole * similarity(work.costs[0]) + w.region * best;
-        if (best > 0) score += w.close * (best * best) * (best * best);
-        if (q.has_code) score += w.code * (1.0f - 2.0f * float(distance(row, q.code.data())) / float(bits_));
-        work.best.add({score, row});
-        ++looked_at;
+        look_at_costs(row, work.costs.data());
     };
     if (q.all && q.allowed) {
         for (uint32_t row : q.allowed->rows)
             if (live_[row]) look_at(row);
     } else if (q.all) {
-        for (size_t row = 0; row < n_rows(); ++row)
-            if (live_[row]) look_at(row);
+        for (size_t start = 0; start < n_rows(); start += together) {
+            const size_t count = std::min(together, n_rows() - start);
+            costs(fine_of(start), count * n_regions, q.bits, work.costs.data());
+            for (size_t i = 0; i < count; ++i)
+                if (live_[start + i]) look_at_costs(start + i, &work.costs[i * n_regions]);
+        }
     } else {
         work.seen.assign(bitmap_words(n_rows()), 0);
         work.rows.clear();
@@ -505,7 +529,7 @@ void FineTable::rank_one(const Query& q, Scratch& work, const RankOptions& o, co
         }
         const size_t row = found[i].row;
         costs(fine_of(row), n_regions, q.bits, work.costs.data());
-        const auto least = std::min_element(work.costs.begin(), work.costs.end());
+        const auto least = std::min_element(work.costs.begin(), work.costs.begin() + ptrdiff_t(n_regions));
         out.keys[to] = keys_[row];
         out.scores[to] = found[i].score;
         out.similarities[to] = similarity(*least);

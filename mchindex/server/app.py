@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from mchindex import __version__
+from mchindex.errors import MCHError
 from mchindex.index.facade import MCHIndex
 from mchindex.server import models
 from mchindex.server.batching import Pool
@@ -26,7 +27,7 @@ from mchindex.server.contents import Contents
 from mchindex.server.guard import ACCESS, Access, Guard
 from mchindex.server.metrics import Metrics
 from mchindex.server.pictures import LARGE, Format, Pictures
-from mchindex.server.problems import MEDIA_TYPE, ProblemError, validation_text
+from mchindex.server.problems import MEDIA_TYPE, ProblemError, problem_of, validation_text
 from mchindex.server.searches import Searches
 from mchindex.server.settings import Settings
 from mchindex.storage.records import Row
@@ -110,6 +111,8 @@ def create_app(index: MCHIndex, settings: Settings | None = None) -> Guard:
     api.state.service = service
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(HTTPException, _refused)
+    for kind in (ProblemError, MCHError, ValueError, OSError, Exception):
+        api.add_exception_handler(kind, _failed)
     _add_health(api, service)
     _add_searches(api, service)
     _add_contents(api, service)
@@ -128,6 +131,10 @@ def _lifespan(service: Service) -> Callable[[FastAPI], Any]:
         await asyncio.to_thread(service.close)
 
     return lifespan
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return _problem(problem_of(error))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

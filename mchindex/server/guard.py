@@ -204,6 +204,7 @@ class _Answer:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0
+        self._complete = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -212,9 +213,13 @@ class _Answer:
             if not any(name == b"cache-control" for name, _ in headers):
                 headers.append((b"cache-control", b"no-store"))
             message = {**message, "headers": headers + HEADERS}
+        elif not message.get("more_body"):
+            self._complete = True
         await self._send(message)
 
     async def fail(self, problem: ProblemError) -> None:
+        if self._complete:
+            return
         if self.status:  # too late for an answer: the connection ends
             log.error("an answer broke off: %s", problem.detail)
             raise ConnectionError("an answer broke off")

@@ -24,6 +24,7 @@ from mchindex.index.ranking import Query
 from mchindex.index.results import Hits
 from mchindex.index.same_picture import reduced_for_comparison
 from mchindex.inference.encoder import cut_out
+from mchindex.inference.words import read_text
 from mchindex.server.batching import Batcher, Pool
 from mchindex.server.metrics import Metrics
 from mchindex.server.models import Example, SearchRequest
@@ -363,7 +364,10 @@ class Searches:
 
     def _explain(self, request: SearchRequest, found: _Found) -> list[Why]:
         hits = found.hits[: request.k]
-        words = {}
+        words: dict[Id, list[str]] = {}
+        if request.text is not None:
+            named = [word for word, wanted in read_text(request.text) if wanted]
+            words = {hit.id: named for hit in hits}
         whole = found.id if request.region is None else None
         if found.query is not None:
             words = self._queries.in_common(found.query, whole, [hit.id for hit in hits])

@@ -77,12 +77,13 @@ class Reasons:
             if query is not None and alike and compared < COMPARED and hit.id in rows:
                 picture = self.small(rows[hit.id])
                 compared += picture is not None
-            reason = explain(hit, self._bits, query, picture, words.get(hit.id, ()))
-            reasons.append(_why(hit, reason))
+            names = words.get(hit.id, ())
+            reason = explain(hit, self._bits, query, picture, names)
+            reasons.append(_why(hit, reason, bool(names)))
         return reasons
 
 
-def _why(hit: Hit, reason: Reason) -> Why:
+def _why(hit: Hit, reason: Reason, named: bool) -> Why:
     box: tuple[float, ...] | None = hit.box
     if reason.same:
         if reason.box is not None and hit.size is not None:
@@ -92,7 +93,8 @@ def _why(hit: Hit, reason: Reason) -> Why:
                 for share, side in zip(reason.box, (width, height, width, height), strict=True)
             )
         return Why(reason.text, True, box)
-    place = "" if hit.region == "whole" else f", by its {_place(hit.region)}"
+    close = named or (hit.similarity is not None and hit.similarity >= ALIKE)
+    place = "" if hit.region == "whole" or not close else f", by its {_place(hit.region)}"
     return Why(reason.text + place, False, box)
 
 
