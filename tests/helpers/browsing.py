@@ -110,6 +110,13 @@ class Tab:
         self.page.wait_for_url(re.compile("#/search"))
         return self.names()
 
+    def drop(self, paths: list[Path]) -> None:
+        """Drops files or folders on the page, as a file manager does."""
+        client = self.page.context.new_cdp_session(self.page)
+        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            client.send("Input.dispatchDragEvent", {"type": kind, "x": 200, "y": 300, "data": data})
+
     def check(self) -> None:
         """Nothing went wrong that the test did not cause."""
         patterns = "|".join(self.forgiven)

@@ -46,9 +46,7 @@ function show() {
 	// A control that is drawn again keeps the focus; if what had it is gone, the pictures get it.
 	const again = focused && document.getElementById(focused);
 	if (again || document.activeElement === document.body) (again || main).focus({ preventScroll: true });
-	const scroll = () => scrollTo(0, back ? scrolls.get(entry) : 0);
-	scroll();
-	requestAnimationFrame(scroll); // the grid has its height by then
+	scrollTo(0, back ? scrolls.get(entry) : 0);
 }
 
 /** Images were added or removed. */

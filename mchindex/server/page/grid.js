@@ -46,7 +46,7 @@ export class Grid {
 	list = h("ul.library", { "aria-label": "All images" });
 	note = h("p.note", { hidden: true });
 	element = h("div", this.list, this.note);
-	resized = new ResizeObserver(() => this.#measure());
+	resized = new ResizeObserver(() => this.measure());
 	soon = () => (this.frame ??= requestAnimationFrame(() => this.#draw()));
 
 	constructor(listing, failed) {
@@ -65,7 +65,7 @@ export class Grid {
 		cancelAnimationFrame(this.frame);
 	}
 
-	#measure() {
+	measure() {
 		const width = this.list.clientWidth;
 		const [wanted, gap] = width < 600 ? [110, 4] : [190, 8];
 		this.columns = Math.max(2, Math.round((width + gap) / (wanted + gap)));

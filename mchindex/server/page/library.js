@@ -17,7 +17,6 @@ export function showLibrary(main, { filter }, { back, failed }) {
 	listings.set(address, listing);
 	last.images = listing.images;
 	last.search = null;
-	let grid;
 	const title = "Library";
 	if (!service.info.images) {
 		main.append(emptyIndex());
@@ -25,26 +24,22 @@ export function showLibrary(main, { filter }, { back, failed }) {
 	}
 	const change = (filter) => go({ view: "library", filter });
 	const heading = h("h1.count", "…");
-	const place = h("div");
-	main.append(h("section.bar", heading, h("div.chips", filterChips(filter, change)), filterForm(filter, change)), place);
-	let stopped = false;
-	listing
-		.reach(0, () => {})
-		.then(() => {
-			if (stopped) return;
-			heading.textContent = plural(listing.total, "image");
-			say(heading.textContent);
-			grid = new Grid(listing, failed);
-			place.append(listing.total ? grid.element : state("Nothing found", "No image matches this filter.", h("a.button", { href: "#/" }, "Show all images")));
-		})
-		.catch((error) => failed(error, place));
-	return {
-		title,
-		stop: () => {
-			stopped = true;
-			grid?.stop();
-		},
+	const grid = new Grid(listing, failed);
+	main.append(h("section.bar", heading, h("div.chips", filterChips(filter, change)), filterForm(filter, change)), grid.element);
+	const draw = () => {
+		heading.textContent = plural(listing.total, "image");
+		grid.measure();
 	};
+	if (listing.total) draw(); // at once, so that the page can be scrolled to where it was
+	else
+		listing
+			.reach(0, draw)
+			.then(() => {
+				say(heading.textContent);
+				if (!listing.total) grid.element.append(state("Nothing found", "No image matches this filter.", h("a.button", { href: "#/" }, "Show all images")));
+			})
+			.catch((error) => failed(error, grid.element));
+	return { title, stop: () => grid.stop() };
 }
 
 function emptyIndex() {
