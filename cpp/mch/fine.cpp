@@ -21,7 +21,7 @@
 namespace mch {
 namespace {
 
-constexpr int kPlanes = 4;  // bits of a magnitude
+constexpr int kPlanes = 4;        // bits of a magnitude
 constexpr size_t kFastWords = 4;  // words per code that the vector path takes
 
 // A query, bit by bit: the expected bits, and the bits of the magnitudes. The words are repeated, so that

@@ -17,7 +17,13 @@ from mchindex.cli.errors import BAD_INPUT, exit_code, say
 # The commands by help panel: the module of each in this package, and its function if that has
 # another name.
 _COMMANDS = {
-    "Images": {"add": "add", "search": "search", "duplicates": "duplicates", "remove": "remove"},
+    "Images": {
+        "add": "add",
+        "search": "search",
+        "serve": "serve",
+        "duplicates": "duplicates",
+        "remove": "remove",
+    },
     "Upkeep": {
         "info": "info",
         "verify": "verify",

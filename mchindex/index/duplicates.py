@@ -35,6 +35,7 @@ from mchindex.storage.records import Id, Row
 from mchindex.storage.store import Store
 
 Level = Literal["copy", "similar"]
+Decision = Literal["keep", "discard"]
 Codes = NDArray[np.uint8]
 LEVELS: dict[Level, float] = {"copy": 0.04, "similar": 0.013}  # the least evidence per bit
 
@@ -141,6 +142,13 @@ def check_level(level: Any) -> Level:
     if level not in LEVELS:
         raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
     checked: Level = level
+    return checked
+
+
+def check_decision(decision: Any) -> Decision:
+    if decision not in ("keep", "discard"):
+        raise ValueError(f"a decision must be keep or discard, not {decision!r}")
+    checked: Decision = decision
     return checked
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -22,7 +22,14 @@ from mchindex.index.arguments import EachMetadata, Filter, Limits, ManyCodes, On
 from mchindex.index.backup import back_up
 from mchindex.index.codes import rows_of_codes
 from mchindex.index.discard import Discarded, discard
-from mchindex.index.duplicates import DuplicateGroup, Duplicates, Level, find_duplicates
+from mchindex.index.duplicates import (
+    Decision,
+    DuplicateGroup,
+    Duplicates,
+    Level,
+    check_decision,
+    find_duplicates,
+)
 from mchindex.index.identity import FineIdentity, Identity
 from mchindex.index.in_common import in_common
 from mchindex.index.inputs import (
@@ -531,6 +538,25 @@ class MCHIndex:
                 self._store, self._live, self._searcher, self.identity, self._live.fine_kind, level,
                 filter, report, threads,
             )  # fmt: skip
+
+    def decide(self, decisions: Mapping[Id, Decision | None]) -> None:
+        """Remembers what to do with images among duplicates: "keep", "discard", or None for
+        nothing. Nothing is done to the images. Raises KeyError for an id that is not in the index;
+        a decision is forgotten when its image is removed or replaced."""
+        for decision in decisions.values():
+            if decision is not None:
+                check_decision(decision)
+        names = resolved_ids(self._store, decisions)
+        with self._live.writing(self.wait):
+            known = self._store.known(names)
+            for name in names:
+                if name not in known:
+                    raise KeyError(name)
+            self._store.decide(dict(zip(names, decisions.values(), strict=True)))
+
+    def decisions(self) -> dict[Id, Decision]:
+        """The images about which something was decided, oldest first."""
+        return {id: check_decision(what) for id, what in self._store.decisions().items()}
 
     def discard(
         self,

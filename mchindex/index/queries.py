@@ -116,3 +116,8 @@ class Queries:
     def has_fine(self, id: Id) -> bool:
         """Whether an image has fine codes."""
         return any(known.fine for known in self._store.known([id]).values())
+
+    def state(self) -> tuple[int, int, int]:
+        """A value that changes whenever images are added, replaced or removed."""
+        state = self._store.state()
+        return state.images, state.key, state.gone

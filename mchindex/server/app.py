@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import mimetypes
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,14 +23,16 @@ from mchindex.errors import MCHError
 from mchindex.index.facade import MCHIndex
 from mchindex.server import models
 from mchindex.server.batching import Pool
-from mchindex.server.bodies import json_body, search_body
+from mchindex.server.bodies import json_body, search_body, upload_body
 from mchindex.server.contents import Contents
+from mchindex.server.duplicates import Groups
 from mchindex.server.guard import ACCESS, Access, Guard
 from mchindex.server.metrics import Metrics
 from mchindex.server.pictures import LARGE, Format, Pictures
 from mchindex.server.problems import MEDIA_TYPE, ProblemError, problem_of, validation_text
 from mchindex.server.searches import Searches
 from mchindex.server.settings import Settings
+from mchindex.server.uploads import Writing
 from mchindex.storage.records import Row
 
 PAGE = Path(__file__).parent / "page"
@@ -71,6 +74,9 @@ class Service:
         self.searches = Searches(index, settings.limits, self.metrics)
         self.contents = Contents(index, settings)
         self.pictures = Pictures()
+        self.groups = Groups(index)
+        self.writing = Writing(index, _uploads(index, self.settings), settings.limits, self.metrics)
+        self._comparing = Pool("comparisons", 1, settings.limits.queue)
         self._reading = Pool("requests", 2, settings.limits.queue)
         self._drawing = Pool("pictures", 2, settings.limits.queue)
         self.ready = False
@@ -79,6 +85,10 @@ class Service:
     async def read(self, work: Callable[[], R]) -> R:
         """Runs what reads the index in a thread."""
         return await self._reading(work)
+
+    async def compare(self, work: Callable[[], R]) -> R:
+        """Runs what looks for duplicates in a thread."""
+        return await self._comparing(work)
 
     async def draw(self, work: Callable[[], R]) -> R:
         """Runs what decodes pictures in a thread."""
@@ -92,8 +102,18 @@ class Service:
     def close(self) -> None:
         """Waits for what has begun."""
         self.searches.close()
+        self.writing.close()
+        self._comparing.close()
         self._reading.close()
         self._drawing.close()
+
+
+def _uploads(index: MCHIndex, settings: Settings) -> Path | None:
+    """Where pictures that are added are kept: by default, in a folder beside the index."""
+    if index.path is None or not index.identity.has_model:
+        return None
+    folder = settings.uploads or index.path.with_name(f"{index.path.stem}-uploads")
+    return Path(os.path.abspath(folder))
 
 
 def create_app(index: MCHIndex, settings: Settings | None = None) -> Guard:
@@ -116,6 +136,8 @@ def create_app(index: MCHIndex, settings: Settings | None = None) -> Guard:
     _add_health(api, service)
     _add_searches(api, service)
     _add_contents(api, service)
+    _add_changes(api, service)
+    _add_duplicates(api, service)
     _add_page(api)
     _describe(api, service.settings)
     service.metrics.know({getattr(route, "path", "") for route in api.routes})
@@ -291,6 +313,91 @@ def _add_contents(api: FastAPI, service: Service) -> None:
         return Response(found.data, 200, headers, found.media_type)
 
 
+def _add_changes(api: FastAPI, service: Service) -> None:
+    limits = service.settings.limits
+
+    @api.post(
+        "/v1/images",
+        tags=["changes"],
+        summary="Add pictures",
+        responses={200: {"model": models.AddedAnswer}},
+    )
+    async def add(request: Request) -> Response:
+        _check_may_write(request)
+        async with upload_body(request, limits) as uploads:
+            return _json(await service.writing.add(uploads))
+
+    @api.delete(
+        "/v1/images",
+        tags=["changes"],
+        summary="Remove images from the index, and their files if that is allowed",
+        responses={200: {"model": models.RemovedAnswer}},
+    )
+    async def remove(request: Request) -> Response:
+        _check_may_write(request)
+        asked = await json_body(request, models.RemoveRequest, limits.json)
+        _check_count(asked.ids, limits.ids)
+        if asked.files and not access_of(request).delete:
+            raise ProblemError(
+                403,
+                "delete",
+                "this service deletes no files: start it with --allow-delete and a key",
+            )
+        return _json(await service.writing.remove(asked.ids, asked.files))
+
+    @api.put(
+        "/v1/decisions",
+        tags=["duplicates"],
+        summary="Remember which duplicates to keep",
+        responses={200: {"model": models.DecisionsAnswer}},
+    )
+    async def decide(request: Request) -> Response:
+        _check_may_write(request)
+        asked = await json_body(request, models.DecisionsRequest, limits.json)
+        _check_count(asked.decisions, limits.ids)
+        await service.writing.decide({one.id: one.decision for one in asked.decisions})
+        return _json(await service.read(service.groups.decisions))
+
+
+def _check_may_write(request: Request) -> None:
+    if not access_of(request).write:
+        raise ProblemError(403, "read-only", "this key may only read: use the other one")
+
+
+def _check_count(several: Sequence[Any], most: int) -> None:
+    if len(several) > most:
+        raise ProblemError(422, "too-many-ids", f"a request may have at most {most:,} ids")
+
+
+def _add_duplicates(api: FastAPI, service: Service) -> None:
+    @api.get(
+        "/v1/duplicates",
+        tags=["duplicates"],
+        summary="Groups of images of the same picture",
+        responses={200: {"model": models.DuplicatesAnswer}},
+    )
+    async def duplicates(
+        level: models.Level = "copy",
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        cursor: Cursor = None,
+    ) -> Response:
+        work = partial(service.groups.page, level, cursor, limit)
+        return _json(await service.compare(work))
+
+    @api.get(
+        "/v1/decisions",
+        tags=["duplicates"],
+        summary="Which duplicates to keep, as far as decided",
+        responses={200: {"model": models.DecisionsAnswer, "content": {"text/csv": {}}}},
+    )
+    async def decisions(format: Literal["json", "csv"] = "json") -> Response:
+        if format == "json":
+            return _json(await service.read(service.groups.decisions))
+        headers = {"content-disposition": 'attachment; filename="decisions.csv"'}
+        text = await service.read(service.groups.as_csv)
+        return Response(text, 200, headers, "text/csv; charset=utf-8")
+
+
 def access_of(request: Request) -> Access:
     found: Access = request.scope[ACCESS]
     return found
@@ -336,9 +443,29 @@ def _describe(api: FastAPI, settings: Settings) -> None:
             return api.openapi_schema
         schema = made()
         parts = schema.setdefault("components", {}).setdefault("schemas", {})
-        for model in (models.ProblemAnswer, models.SearchRequest, models.BatchRequest):
-            _put_schema(parts, model)
+        _put_schema(parts, models.ProblemAnswer)
         file = {"type": "string", "format": "binary"}
+        for path, method, model in (
+            ("/v1/search/batch", "post", models.BatchRequest),
+            ("/v1/images", "delete", models.RemoveRequest),
+            ("/v1/decisions", "put", models.DecisionsRequest),
+        ):
+            _put_schema(parts, model)
+            body = {"$ref": f"#/components/schemas/{model.__name__}"}
+            _set_body(schema, path, method, {"application/json": body})
+        pictures = {"type": "array", "items": file, "minItems": 1}
+        _set_body(
+            schema,
+            "/v1/images",
+            "post",
+            {
+                "multipart/form-data": {
+                    "type": "object",
+                    "properties": {"file": pictures, "metadata": {"type": "string"}},
+                    "required": ["file"],
+                }
+            },
+        )
         _set_body(
             schema,
             "/v1/search",
@@ -351,12 +478,6 @@ def _describe(api: FastAPI, settings: Settings) -> None:
                     "required": ["file"],
                 },
             },
-        )
-        _set_body(
-            schema,
-            "/v1/search/batch",
-            "post",
-            {"application/json": {"$ref": "#/components/schemas/BatchRequest"}},
         )
         if settings.has_key:
             schema["components"]["securitySchemes"] = {

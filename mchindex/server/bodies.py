@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from mchindex import json_text
 from mchindex.server.models import SearchRequest
 from mchindex.server.problems import ProblemError, too_large, validation_text
 from mchindex.server.settings import Limits
+from mchindex.server.uploads import Upload
 
 M = TypeVar("M", bound=BaseModel)
 JSON, FORM = "application/json", "multipart/form-data"
@@ -78,6 +82,38 @@ async def search_body(request: Request, limits: Limits) -> tuple[SearchRequest, 
     return asked, picture
 
 
+@asynccontextmanager
+async def upload_body(request: Request, limits: Limits) -> AsyncIterator[list[Upload]]:
+    """Pictures to add: parts `file`, and a part `metadata` with JSON by file name."""
+    if media_type(request) != FORM:
+        raise wrong_type(request, FORM)
+    async with Form(request, limits, files=limits.batch, fields=1) as form:
+        if set(form.fields) - {"metadata"} or {name for name, _ in form.files} != {"file"}:
+            raise ProblemError(
+                422, "invalid", "a form has parts file, and may have the part metadata (JSON)"
+            )
+        metadata = _metadata(form.fields.get("metadata", "{}"))
+        uploads = []
+        for _, upload in form.files:
+            if (upload.size or 0) > limits.bytes:
+                raise too_large("a picture", limits.bytes)
+            name = upload.filename or ""
+            uploads.append(Upload(name, upload.file, metadata.get(name)))
+        yield uploads
+
+
+def _metadata(text: str) -> dict[str, dict[str, Any]]:
+    try:
+        metadata = json_text.loads(text)
+    except ValueError as error:
+        raise ProblemError(400, "invalid-json", f"metadata: {error}") from None
+    if not isinstance(metadata, dict) or not all(isinstance(m, dict) for m in metadata.values()):
+        raise ProblemError(
+            422, "invalid", 'metadata must be an object by file name: {"a.jpg": {"album": "2024"}}'
+        )
+    return metadata
+
+
 class Form:
     """The parts of a form. What is large is in temporary files, which are deleted at the end."""
 
@@ -94,7 +130,7 @@ class Form:
         try:
             form = await self._parser.parse()
         except MultiPartException as error:
-            raise ProblemError(400, "invalid-form", str(error.message)[:200]) from None
+            raise _of_form(error) from None
         except (KeyError, UnicodeDecodeError, ValueError) as error:
             raise ProblemError(400, "invalid-form", "the form cannot be read") from error
         for name, value in form.multi_items():
@@ -109,3 +145,12 @@ class Form:
     async def __aexit__(self, *error: object) -> None:
         for _, upload in self.files:
             await upload.close()
+
+
+def _of_form(error: MultiPartException) -> ProblemError:
+    text = str(error.message)
+    if text.startswith("Too many"):
+        return ProblemError(422, "too-many-parts", f"the form has too many parts: {text[:200]}")
+    if "maximum size" in text:
+        return ProblemError(413, "too-large", text[:200])
+    return ProblemError(400, "invalid-form", f"the form cannot be read: {text[:200]}")

@@ -75,7 +75,6 @@ class Guard:
         self._hosts = names | {name.lower() for name in settings.hosts}
         self._running = 0  # requests
         self._held = 0  # bytes of requests
-        self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -94,7 +93,10 @@ class Guard:
                 self._admit(scope)
                 await self._app(scope, body.receive, answer.send)
         except Exception as error:
-            await answer.fail(body.problem or problem_of(error))
+            problem = body.problem or problem_of(error)
+            if isinstance(error, TimeoutError) and body.begun and not body.complete:
+                problem = ProblemError(408, "slow", "the request took too long to arrive")
+            await answer.fail(problem, close=body.begun and not body.complete)
         finally:
             self._running -= 1
             self._held -= body.held
@@ -116,8 +118,6 @@ class Guard:
             scope[ACCESS] = Access(read=False, write=False)
         elif not open_to_all:
             scope[ACCESS] = self._access(headers)
-        if self.closing:
-            raise busy("the service is stopping: try again later")
         if self._running > self._limits.requests:
             raise busy("the service has too much to do: try again later")
         length = headers.get(b"content-length", b"0")
@@ -180,12 +180,15 @@ class _Body:
     def __init__(self, guard: Guard, receive: Receive) -> None:
         self._guard, self._receive = guard, receive
         self.held = 0
+        self.begun = self.complete = False
         self.problem: ProblemError | None = (
             None  # what was wrong with it, whatever others make of it
         )
 
     async def receive(self) -> Message:
+        self.begun = True
         message = await self._receive()
+        self.complete = not message.get("more_body", False)
         if size := len(message.get("body", b"")):
             try:
                 if self.held + size > self._guard.most:
@@ -217,7 +220,8 @@ class _Answer:
             self._complete = True
         await self._send(message)
 
-    async def fail(self, problem: ProblemError) -> None:
+    async def fail(self, problem: ProblemError, close: bool) -> None:
+        """Sends a problem. `close`: what is left of the request is not read."""
         if self._complete:
             return
         if self.status:  # too late for an answer: the connection ends
@@ -225,6 +229,8 @@ class _Answer:
             raise ConnectionError("an answer broke off")
         body = problem.body()
         more = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
+        if close:
+            more.append((b"connection", b"close"))
         kind, length = MEDIA_TYPE.encode(), str(len(body)).encode()
         start = {
             "type": "http.response.start",

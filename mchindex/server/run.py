@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
 from mchindex.index.facade import MCHIndex
 from mchindex.server.app import create_app
+from mchindex.server.protocol import BoundedProtocol
 from mchindex.server.settings import Settings
 
+STOPPING = 60  # seconds that what has begun may take after the service was told to stop
 
-def serve(index: MCHIndex, settings: Settings) -> None:
-    """Serves an index until the process is told to stop (SIGINT, SIGTERM)."""
-    import uvicorn
 
+def serve(
+    index: MCHIndex, settings: Settings, started: Callable[[str], None] = lambda url: None
+) -> None:
+    """Serves an index until the process is told to stop (SIGINT, SIGTERM), and finishes what has
+    begun. `started` gets the address of the page once it can be opened.
+
+    Raises OSError if the address cannot be used.
+    """
+    listener = _listener(settings.host, settings.port)
     app = create_app(index, settings)
     config = uvicorn.Config(
-        app, host=settings.host, port=settings.port, log_level="warning", access_log=False,
-        server_header=False, date_header=True, ws="none", http="httptools", loop="uvloop",
-        timeout_keep_alive=30, timeout_graceful_shutdown=30, proxy_headers=False,
+        app, http=BoundedProtocol, loop="uvloop", ws="none", log_level="warning", access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=30,
+        timeout_graceful_shutdown=STOPPING,
     )  # fmt: skip
-    uvicorn.Server(config).run()
+    name = f"[{settings.host}]" if ":" in settings.host else settings.host
+    with listener:
+        _Server(config, f"http://{name}:{listener.getsockname()[1]}/", started).run([listener])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, url: str, started: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._url, self._tell = url, started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._tell(self._url)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket that listens, so that an address that is in use is known at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        listener.set_inheritable(False)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
+    return listener

@@ -18,7 +18,7 @@ from mchindex.errors import NotAnIndexError, StoreBusyError, StoreDamagedError, 
 from mchindex.files import sync_folder
 from mchindex.storage import connection
 
-FORMAT = 2
+FORMAT = 3
 FILE = "index.sqlite"
 PAGE = 4096  # bytes, SQLite's default
 CHECKPOINT = 8192  # pages in the write-ahead log at which SQLite moves them to the file
@@ -50,9 +50,20 @@ CREATE TABLE fine (
 );
 """
 
-# From each format to the next. Creating an index is the first step. An index of format 1 is
-# migrated when fine codes are first stored in it.
-MIGRATIONS = {0: _SCHEMA, 1: _FINE}
+_DECISIONS = """
+CREATE TABLE decisions (
+    key INTEGER PRIMARY KEY,                -- of the image
+    decision TEXT NOT NULL,                 -- what to do with it among duplicates: keep, discard
+    crc INTEGER NOT NULL
+);
+"""
+
+# From each format to the next. Creating an index takes the steps to NEW. An index of format 1 is
+# migrated when fine codes are first stored in it, and one of format 2 when a decision is: until
+# then, earlier versions can open it.
+MIGRATIONS = {0: _SCHEMA, 1: _FINE, 2: _DECISIONS}
+WITH_FINE, WITH_DECISIONS = 2, 3
+NEW = WITH_FINE
 
 _NEW = ".new-"  # prefix of the folder in which a new index is built
 
@@ -124,13 +135,13 @@ def make_file(folder: Path) -> None:
 def create(db: sqlite3.Connection) -> None:
     """Creates the tables of an empty index."""
     db.execute("BEGIN")
-    migrate(db)
+    migrate(db, NEW)
     set_fact(db, "uuid", str(uuid.uuid4()))
     set_fact(db, "state", list(State()))
     db.execute("COMMIT")
 
 
-def migrate(db: sqlite3.Connection, to: int = FORMAT) -> None:
+def migrate(db: sqlite3.Connection, to: int) -> None:
     """Migrates the tables from their format to a later one. Call it within a transaction."""
     for step in range(version(db), to):
         for statement in MIGRATIONS[step].split(";\n"):
@@ -145,7 +156,12 @@ def version(db: sqlite3.Connection) -> int:
 
 def has_fine(db: sqlite3.Connection) -> bool:
     """Whether there is a table of fine codes."""
-    return version(db) >= 2
+    return version(db) >= WITH_FINE
+
+
+def has_decisions(db: sqlite3.Connection) -> bool:
+    """Whether there is a table of decisions about duplicates."""
+    return version(db) >= WITH_DECISIONS
 
 
 def is_as_declared(db: sqlite3.Connection) -> bool:

@@ -410,7 +410,7 @@ class Store:
             if row.fine is not None
         ]
         if fine:
-            schema.migrate(db)
+            schema.migrate(db, schema.WITH_FINE)
             db.executemany("INSERT INTO fine (key, codes) VALUES (?, ?)", fine)
             self._count_fine(db, len(fine))
         last = state.key + len(rows)
@@ -453,6 +453,9 @@ class Store:
         if fine:
             db.executemany("DELETE FROM fine WHERE key = ?", fine)
             self._count_fine(db, -len(fine))
+        if schema.has_decisions(db):
+            keys = [(k.key,) for k in known.values()]
+            db.executemany("DELETE FROM decisions WHERE key = ?", keys)
         db.executemany(
             "INSERT INTO gone (seq, key, id, crc) VALUES (?, ?, ?, ?)",
             [
@@ -477,6 +480,40 @@ class Store:
                     "UPDATE images SET size = ?, time = ?, metadata = ?, crc = ? WHERE key = ?",
                     (new.size, new.time, new.metadata, crc, row.key),
                 )
+
+    def decide(self, decisions: Mapping[Id, str | None]) -> list[Id]:
+        """Stores decisions about images, or forgets them if they are None; returns the ids of those
+        images that are stored. A decision goes when its image is removed or replaced."""
+        with self.transaction() as db:
+            known = _known(db, decisions)
+            if any(decisions[id] is not None for id in known):
+                schema.migrate(db, schema.WITH_DECISIONS)
+            if schema.has_decisions(db):
+                for id, image in known.items():
+                    if (decision := decisions[id]) is None:
+                        db.execute("DELETE FROM decisions WHERE key = ?", (image.key,))
+                    else:
+                        values = (image.key, decision, row_crc(image.key, decision))
+                        db.execute("INSERT OR REPLACE INTO decisions VALUES (?, ?, ?)", values)
+            return list(known)
+
+    def decisions(self) -> dict[Id, str]:
+        """The decisions about images, in the order of their keys."""
+        with self.one_state(), self.reading() as db:
+            if not schema.has_decisions(db):
+                return {}
+            query = (
+                "SELECT id, decisions.key, decision, decisions.crc "
+                "FROM decisions JOIN images ON images.key = decisions.key ORDER BY decisions.key"
+            )
+            found = {}
+            for id, key, decision, crc in db.execute(query):
+                if crc != row_crc(key, decision):
+                    raise StoreDamagedError(
+                        f"{self.name} is damaged: the decision about image {id!r} cannot be read"
+                    )
+                found[id] = decision
+            return found
 
     def trim_removals(self) -> None:
         """Deletes old removals. A reader that lags behind them reads everything again."""

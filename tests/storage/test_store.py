@@ -415,7 +415,7 @@ def test_paths_that_hold_something_else_are_refused(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     MCHIndex.open(tmp_path / "i", bits=8).close()
-    execute(tmp_path / "i", "PRAGMA user_version = 3")
+    execute(tmp_path / "i", "PRAGMA user_version = 4")
     with pytest.raises(StoreVersionError, match="update mchindex"):
         MCHIndex.open(tmp_path / "i")
 
