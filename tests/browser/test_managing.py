@@ -56,7 +56,7 @@ def test_files_are_deleted_only_if_the_server_allows_it(new_tab: NewTab, own: MC
         tab.forgiven.append("401")
         page = tab.page
         page.goto(tab.url + "#/duplicates")
-        page.get_by_label("Key").fill(KEY)
+        page.locator("#key").fill(KEY)
         page.keyboard.press("Enter")
         page.get_by_role("button", name="discard the rest").first.click()
         page.get_by_role("button", name="Delete marked files").click()
@@ -113,7 +113,7 @@ def test_who_may_only_read_is_told_so(new_tab: NewTab, own: MCHIndex) -> None:
         tab.forgiven.append("401")
         page = tab.page
         page.goto(tab.url + "#/add")
-        page.get_by_label("Key").fill(KEY)
+        page.locator("#key").fill(KEY)
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", level=1)).to_have_text("You can look, but not add")
         page.get_by_role("link", name="Duplicates").click()

@@ -1,10 +1,10 @@
 // The library: a grid of square cells of which only those near the screen exist, so that it scrolls the same
 // with a hundred images and with a hundred thousand. Pages of the list are fetched when they come near.
 
-import { get, load, thumbnail } from "./api.js";
-import { $, count, h } from "./dom.js";
-import { link } from "./route.js";
-import { isCommand } from "./shared.js";
+import {get, load, thumbnail} from "./api.js";
+import {$, count, h} from "./dom.js";
+import {imageLink} from "./route.js";
+import {isCommand} from "./shared.js";
 
 const PAGE = 500; // images per request
 const TALLEST = 15_000_000; // pixels; browsers draw nothing beyond about 17 million
@@ -30,7 +30,7 @@ export class Listing {
 
 	async #fetch(arrived) {
 		while (!this.done && this.images.length <= this.#wanted) {
-			const page = await get("images", { limit: PAGE, cursor: this.cursor, filter: this.filter });
+			const page = await get("images", {limit: PAGE, cursor: this.cursor, filter: this.filter});
 			this.images.push(...page.images);
 			this.cursor = page.next;
 			this.done = !page.next;
@@ -43,26 +43,20 @@ export class Listing {
 export class Grid {
 	cells = new Map(); // those that exist, by place
 	active = 0; // the place that Tab leads to
-	list = h("ul.library", { "aria-label": "All images" });
-	note = h("p.note", { hidden: true });
+	list = h("ul.library", {"aria-label": "All images"});
+	note = h("p.note", {hidden: true});
 	element = h("div", this.list, this.note);
-	resized = new ResizeObserver(() => this.measure());
 	soon = () => (this.frame ??= requestAnimationFrame(() => this.#draw()));
 
-	constructor(listing, failed) {
+	constructor(listing, failed, signal) {
 		this.listing = listing;
 		this.failed = failed;
-		this.list.addEventListener("keydown", (e) => this.#key(e));
-		this.list.addEventListener("focusin", (e) => this.#activate(Number(e.target.closest("li").dataset.place)));
-		addEventListener("scroll", this.soon, { passive: true });
-		this.resized.observe(this.list);
-	}
-
-	stop() {
-		removeEventListener("scroll", this.soon);
-		this.resized.disconnect();
-		clearTimeout(this.timer);
-		cancelAnimationFrame(this.frame);
+		this.list.addEventListener("keydown", e => this.#key(e));
+		this.list.addEventListener("focusin", e => this.#activate(Number(e.target.closest("li").dataset.place)));
+		addEventListener("scroll", this.soon, {passive: true, signal});
+		const resized = new ResizeObserver(() => this.measure());
+		resized.observe(this.list);
+		signal.addEventListener("abort", () => resized.disconnect());
 	}
 
 	measure() {
@@ -77,8 +71,8 @@ export class Grid {
 
 	#draw() {
 		this.frame = null;
-		const { listing, columns, row } = this;
-		if (!columns) return;
+		const {listing, columns, row} = this;
+		if (!this.list.isConnected) return; // another view is shown by now
 		const shown = Math.min(listing.total, Math.floor(TALLEST / row) * columns);
 		this.list.style.height = `${Math.ceil(shown / columns) * row}px`;
 		this.note.hidden = shown === listing.total;
@@ -124,8 +118,8 @@ export class Grid {
 		const image = this.listing.images[place];
 		if (cell.image !== image || !cell.firstChild) {
 			cell.image = image;
-			const img = h("img", { draggable: "false", alt: image?.name ?? "", onload: () => anchor.classList.add("there"), onerror: () => anchor.classList.add("missing") });
-			const anchor = h("a.cell", { href: image && link({ view: "image", id: image.id }) }, img, image && h("span.name", { "aria-hidden": "true" }, image.name));
+			const img = h("img", {draggable: "false", alt: image?.name ?? "", onload: () => anchor.classList.add("there"), onerror: () => anchor.classList.add("missing")});
+			const anchor = h("a.cell", {href: image && imageLink(image.id)}, img, image && h("span.name", {"aria-hidden": "true"}, image.name));
 			cell.replaceChildren(anchor);
 		}
 		const anchor = cell.firstChild;
@@ -140,9 +134,9 @@ export class Grid {
 
 	/** Arrow keys move the focus; the grid has one stop for Tab. */
 	#key(e) {
-		const { columns, row } = this;
+		const {columns, row} = this;
 		const screen = Math.max(1, Math.floor(innerHeight / row) - 1) * columns;
-		const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, PageUp: -screen, PageDown: screen, Home: -Infinity, End: Infinity }[e.key];
+		const step = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, PageUp: -screen, PageDown: screen, Home: -Infinity, End: Infinity}[e.key];
 		if (!step || isCommand(e)) return;
 		e.preventDefault();
 		const place = Math.min(this.listing.images.length - 1, Math.max(0, this.active + step));
@@ -153,6 +147,6 @@ export class Grid {
 		scrollBy(0, above < 0 ? above : Math.max(0, below));
 		this.#activate(place);
 		this.#draw();
-		this.cells.get(place).firstChild.focus({ preventScroll: true });
+		this.cells.get(place).firstChild.focus({preventScroll: true});
 	}
 }

@@ -12,9 +12,9 @@ export async function keep(codes, file) {
 		const scale = Math.min(1, SIDE / Math.max(bitmap.width, bitmap.height));
 		const canvas = new OffscreenCanvas(Math.ceil(bitmap.width * scale), Math.ceil(bitmap.height * scale));
 		canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-		const data = new Uint8Array(await (await canvas.convertToBlob({ type: "image/jpeg" })).arrayBuffer());
+		const data = new Uint8Array(await (await canvas.convertToBlob({type: "image/jpeg"})).arrayBuffer());
 		const others = stored().filter(([each]) => each !== codes);
-		sessionStorage.setItem("pictures", JSON.stringify([[codes, btoa(Array.from(data, (byte) => String.fromCharCode(byte)).join(""))], ...others].slice(0, KEPT)));
+		sessionStorage.setItem("pictures", JSON.stringify([[codes, btoa(Array.from(data, byte => String.fromCharCode(byte)).join(""))], ...others].slice(0, KEPT)));
 	} catch {
 		// A browser cannot show every picture (HEIC), and its storage is limited. The search works without it.
 	}
@@ -23,7 +23,7 @@ export async function keep(codes, file) {
 /** The picture of a search by codes; nothing if this tab does not have it. */
 export function kept(codes) {
 	const found = stored().find(([each]) => each === codes);
-	if (found && !files.has(codes)) files.set(codes, new Blob([Uint8Array.from(atob(found[1]), (letter) => letter.charCodeAt(0))], { type: "image/jpeg" }));
+	if (found && !files.has(codes)) files.set(codes, new Blob([Uint8Array.from(atob(found[1]), letter => letter.charCodeAt(0))], {type: "image/jpeg"}));
 	return files.get(codes);
 }
 

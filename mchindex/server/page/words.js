@@ -1,8 +1,8 @@
 // The search field, with the words that the service knows as suggestions.
 
-import { get } from "./api.js";
-import { $, h } from "./dom.js";
-import { go } from "./route.js";
+import {get} from "./api.js";
+import {$, h} from "./dom.js";
+import {go} from "./route.js";
 
 const WAIT = 80; // milliseconds after a key before suggestions are asked for
 
@@ -13,31 +13,31 @@ export function setUpWords() {
 	let asked = 0; // an answer to an older question is not shown
 	let at = -1; // the suggestion that is chosen
 
-	const show = (words) => {
+	const show = words => {
 		asked++;
 		at = -1;
 		input.removeAttribute("aria-activedescendant");
 		input.setAttribute("aria-expanded", words.length > 0);
 		list.hidden = !words.length;
-		list.replaceChildren(...words.map((word, i) => h("li", { role: "option", id: `word-${i}`, "aria-selected": "false", onpointerdown: (e) => (e.preventDefault(), submit(word)) }, word)));
+		list.replaceChildren(...words.map((word, i) => h("li", {role: "option", id: `word-${i}`, "aria-selected": "false", onpointerdown: e => (e.preventDefault(), submit(word))}, word)));
 	};
 	// Several things are separated by commas, and the last one is completed.
 	const parts = () => /^((?:.*,)?\s*-?)(.*)$/s.exec(input.value).slice(1);
-	const submit = (word) => {
+	const submit = word => {
 		if (word) input.value = parts()[0] + word;
 		clearTimeout(timer);
 		show([]);
 		const text = input.value.trim();
-		go(text ? { view: "search", text } : { view: "library" });
+		go(text ? {view: "search", text} : {view: "library"});
 	};
 	const suggest = async () => {
 		const word = parts()[1].trim();
 		const mine = ++asked;
-		const { words } = word ? await get("words", { q: word, limit: 8 }).catch(() => ({ words: [] })) : { words: [] };
+		const {words} = word ? await get("words", {q: word, limit: 8}).catch(() => ({words: []})) : {words: []};
 		if (mine === asked) show(words);
 	};
-	const move = (to) => {
-		const { length } = list.children;
+	const move = to => {
+		const {length} = list.children;
 		at = (to + length) % length;
 		[...list.children].forEach((option, i) => option.setAttribute("aria-selected", i === at));
 		input.setAttribute("aria-activedescendant", `word-${at}`);
@@ -47,7 +47,7 @@ export function setUpWords() {
 		clearTimeout(timer);
 		timer = setTimeout(suggest, WAIT);
 	});
-	input.addEventListener("keydown", (e) => {
+	input.addEventListener("keydown", e => {
 		if (e.key === "ArrowDown" && list.hidden) suggest();
 		else if (list.hidden) return;
 		else if (e.key === "ArrowDown") move(at + 1);
@@ -58,7 +58,7 @@ export function setUpWords() {
 		e.preventDefault();
 	});
 	input.addEventListener("blur", () => show([]));
-	$("#find").addEventListener("submit", (e) => {
+	$("#find").addEventListener("submit", e => {
 		e.preventDefault();
 		submit();
 	});
