@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Served, chromium, find_chromium
-from helpers.browsing import IMAGES, LOOKS, NewTab, Tab, fill
 from playwright.sync_api import Browser
 
+from browser import Served, chromium, find_chromium
+from helpers.browsing import IMAGES, LOOKS, NewTab, Serve, Tab, fill
 from mchindex import MCHIndex
 
 # Each width and each scheme is always tested; the other two pairs take longer than they tell.
@@ -32,11 +34,27 @@ def served(library: MCHIndex) -> Iterator[Served]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small index, to be copied."""
+    root = tmp_path_factory.mktemp("filled")
+    fill(root / "pictures", root / "own.mch", 12).close()
+    return root / "own.mch"
+
+
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[MCHIndex]:
-    """An index that a test may change."""
-    with fill(tmp_path / "pictures", tmp_path / "own.mch", 12) as index:
+def own(filled: Path, tmp_path: Path) -> Iterator[MCHIndex]:
+    """An index that a test may change. Its files are those of other tests."""
+    shutil.copytree(filled, tmp_path / "own.mch")
+    with MCHIndex.open(tmp_path / "own.mch") as index:
         yield index
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Serves indexes until the tabs that look at them are closed."""
+    with ExitStack() as stack:
+        yield lambda index, **settings: stack.enter_context(Served(index, **settings))
 
 
 @pytest.fixture(scope="session")
@@ -50,8 +68,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(params=[
     pytest.param(look, marks=() if look in ALWAYS else pytest.mark.slow) for look in LOOKS
 ])  # fmt: skip
-def new_tab(request: pytest.FixtureRequest, browser: Browser) -> Iterator[NewTab]:
-    """Makes tabs that look at a service, in one of the looks."""
+def new_tab(request: pytest.FixtureRequest, browser: Browser, serve: Serve) -> Iterator[NewTab]:
+    """Makes tabs that look at a service, in one of the looks. They are closed before it stops."""
     tabs: list[Tab] = []
 
     def make(running: Served, **options: Any) -> Tab:

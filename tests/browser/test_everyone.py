@@ -1,15 +1,15 @@
-"""The page for everyone: keyboard, screen readers, narrow screens, dark rooms, and what goes wrong."""
+"""The page for everyone: keyboard, screen readers, narrow screens, dark rooms, and failures."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Served
-from helpers.browsing import HOSTILE, NewTab, Tab, jpeg, scene
 from playwright.sync_api import expect
 
 import mchindex.server
+from browser import Served
+from helpers.browsing import HOSTILE, NewTab, Serve, Tab, jpeg, scene
 from mchindex import MCHIndex
 
 PAGE = Path(mchindex.server.__file__).parent / "page"
@@ -143,12 +143,12 @@ def test_dark_rooms_and_calm_eyes(new_tab: NewTab, served: Served) -> None:
     assert page.evaluate(name) == "none"
 
 
-def test_an_empty_index_says_what_to_do(new_tab: NewTab, empty: MCHIndex) -> None:
-    with Served(empty) as running:
-        page = new_tab(running).open()
-        expect(page.get_by_role("heading", level=1)).to_have_text("No pictures yet")
-        page.get_by_role("link", name="Add pictures").click()
-        expect(page.get_by_role("button", name="Choose files")).to_be_visible()
+def test_an_empty_index_says_what_to_do(new_tab: NewTab, serve: Serve, empty: MCHIndex) -> None:
+    running = serve(empty)
+    page = new_tab(running).open()
+    expect(page.get_by_role("heading", level=1)).to_have_text("No pictures yet")
+    page.get_by_role("link", name="Add pictures").click()
+    expect(page.get_by_role("button", name="Choose files")).to_be_visible()
 
 
 def test_a_file_that_is_no_picture_is_refused(tab: Tab) -> None:
@@ -167,36 +167,34 @@ def test_an_image_that_is_gone_is_reported(tab: Tab) -> None:
     expect(page.locator(".state")).to_contain_text("nowhere.jpg")
 
 
-def test_a_service_that_stops_and_returns(new_tab: NewTab, own: MCHIndex) -> None:
-    running = Served(own)
-    try:
-        tab = new_tab(running)
-        tab.forgiven.append("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET")
-        page = tab.open()
-        running.stop()
-        page.goto(tab.url + "#/search?text=dog")
-        expect(page.get_by_role("alert")).to_contain_text("does not answer")
-        running.start()
-        expect(page.locator(".hit").first).to_be_visible(timeout=10_000)
-        expect(page.get_by_role("alert")).to_be_hidden()
-    finally:
-        running.stop()
+def test_a_service_that_stops_and_returns(new_tab: NewTab, serve: Serve, own: MCHIndex) -> None:
+    running = serve(own)
+    tab = new_tab(running)
+    tab.forgiven.append("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET")
+    page = tab.open()
+    running.stop()
+    page.goto(tab.url + "#/search?text=dog")
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    running.start()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".hit").first).to_be_visible()
+    expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_a_key_is_asked_for_and_kept(new_tab: NewTab, own: MCHIndex) -> None:
-    with Served(own, key=KEY.replace(" ", "-")) as running:
-        tab = new_tab(running)
-        tab.forgiven.append("401")
-        page = tab.page
-        page.goto(tab.url)
-        expect(page.get_by_role("dialog", name="This server asks for a key")).to_be_visible()
-        page.locator("#key").fill("wrong")
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("dialog", name="This key was not accepted")).to_be_visible()
-        page.locator("#key").fill(KEY.replace(" ", "-"))
-        page.keyboard.press("Enter")
-        expect(page.locator(".cell.there").first).to_be_visible()
-        tab.search(jpeg(scene(5)))
-        page.reload()
-        expect(page.locator(".hit").first).to_be_visible()
-        expect(page.get_by_role("dialog")).to_be_hidden()
+def test_a_key_is_asked_for_and_kept(new_tab: NewTab, serve: Serve, own: MCHIndex) -> None:
+    running = serve(own, key=KEY.replace(" ", "-"))
+    tab = new_tab(running)
+    tab.forgiven.append("401")
+    page = tab.page
+    page.goto(tab.url)
+    expect(page.get_by_role("dialog", name="This server asks for a key")).to_be_visible()
+    page.locator("#key").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="This key was not accepted")).to_be_visible()
+    page.locator("#key").fill(KEY.replace(" ", "-"))
+    page.keyboard.press("Enter")
+    expect(page.locator(".cell.there").first).to_be_visible()
+    tab.search(jpeg(scene(5)))
+    page.reload()
+    expect(page.locator(".hit").first).to_be_visible()
+    expect(page.get_by_role("dialog")).to_be_hidden()

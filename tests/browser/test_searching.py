@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Served
-from helpers.browsing import IMAGES, NewTab, Tab, jpeg, scene
 from playwright.sync_api import Locator, expect
 
+from browser import Served
+from helpers.browsing import IMAGES, NewTab, Tab, jpeg, scene
 from mchindex import MCHIndex
 
 
@@ -289,7 +289,7 @@ def test_one_image(tab: Tab, library: MCHIndex) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("scene-07.jpg")
     stored = library[next(id for id in library.ids() if str(id).endswith("scene-07.jpg"))]
     facts = page.locator(".facts")
-    expect(facts).to_contain_text("160 × 106 pixels")
+    expect(facts).to_contain_text("160 \N{MULTIPLICATION SIGN} 106 pixels")
     expect(facts.locator("dl")).to_contain_text("summer")
     expect(facts.locator("code").first).to_have_text(stored.codes[0].tobytes().hex())
     expect(facts.locator(".parts")).to_contain_text("shared with")

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from browser import DESKTOP, PHONE
 from PIL import Image
 from playwright.sync_api import ConsoleMessage, Page, Request
 
+from browser import DESKTOP, PHONE, Served
 from mchindex import MCHIndex
 from mchindex.datasets.scenes import SceneSource
 
@@ -130,3 +130,4 @@ LOOKS = {
     for colours in ("light", "dark")
 }
 NewTab = Callable[..., Tab]
+Serve = Callable[..., Served]
