@@ -15,6 +15,8 @@ from mchindex.errors import (
     ModelMismatchError,
     NotAnIndexError,
     NotASnapshotError,
+    ServiceError,
+    ServiceRefusedError,
     SnapshotDamagedError,
     SnapshotError,
     SnapshotVersionError,
@@ -26,6 +28,7 @@ from mchindex.errors import (
 )
 
 if TYPE_CHECKING:
+    from mchindex.client import connect, connect_async
     from mchindex.index.adding import Added, Commit, Failure
     from mchindex.index.facade import MCHIndex, Stored
     from mchindex.index.results import Answers, Hit, Hits
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 # Imported on first use, so that a program that needs only the table starts quickly.
 _LATER = {
+    "client": ("connect", "connect_async"),
     "index.adding": ("Added", "Commit", "Failure"),
     "index.facade": ("MCHIndex", "Stored"),
     "index.results": ("Answers", "Hit", "Hits"),
@@ -72,6 +76,8 @@ __all__ = [
     "NotAnIndexError",
     "RangeResult",
     "SearchResult",
+    "ServiceError",
+    "ServiceRefusedError",
     "SnapshotDamagedError",
     "SnapshotError",
     "SnapshotVersionError",
@@ -83,4 +89,6 @@ __all__ = [
     "Stored",
     "TrainingError",
     "__version__",
+    "connect",
+    "connect_async",
 ]

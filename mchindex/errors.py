@@ -104,6 +104,22 @@ class UnknownWordError(MCHError, ValueError):
         return UnknownWordError, (self.word, self.near)
 
 
+class ServiceError(MCHError):
+    """A service could not be reached, or did not do what was asked. `status` is that of its answer;
+    None if there was none."""
+
+    def __init__(self, status: int | None, reason: str) -> None:
+        self.status, self.reason = status, reason
+        super().__init__(reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.reason)
+
+
+class ServiceRefusedError(ServiceError, ValueError):
+    """A service does not allow what was asked. The message says what it allows."""
+
+
 class TrainingError(MCHError):
     """Training cannot start or continue with the given options."""
 

@@ -55,7 +55,6 @@ from mchindex.storage.store import Store
 
 if TYPE_CHECKING:
     from mchindex.inference.encoder import Encoder
-    from mchindex.inference.words import KnownWords
 
 BULK = 50_000  # images per commit in `add_codes`
 RECORDS = 5_000  # images per commit in `add_records`
@@ -414,7 +413,7 @@ class MCHIndex:
         if text is not None:
             if region is not None:
                 raise TypeError("text has no region: a hit says in which region the thing is")
-            return self._searcher.by_words(self._words().query(text), k, **limits)
+            return self._searcher.by_words(self.queries.known_words().query(text), k, **limits)[0]
         if like is not None:
             if region is not None:
                 raise TypeError("like takes regions with its images: like=[(image, region), …]")
@@ -498,22 +497,7 @@ class MCHIndex:
 
     def words(self, prefix: str = "") -> list[str]:
         """The words that `search(text=…)` takes and that start with `prefix`, in order."""
-        return self._words().starting(prefix)
-
-    def _words(self) -> KnownWords:
-        """The words of the model. Raises ValueError if there are none."""
-        words, kind = self.model.words, self._live.fine_kind
-        if words is None:
-            raise ValueError(
-                f"{self._store.name} cannot be searched by words: its model knows none. A model "
-                "learns the names of the labels that it is trained with"
-            )
-        if kind is not None and not self._model.fine_agrees(kind):
-            raise ValueError(
-                f"{self._store.name} cannot be searched by words: it has the fine codes of another "
-                "version of its model. Create a new index"
-            )
-        return words
+        return self.queries.known_words().starting(prefix)
 
     # Duplicates.
 

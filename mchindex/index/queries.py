@@ -68,6 +68,25 @@ class Queries:
         """The words by which images can be found; None if there are none."""
         return known_words(self._live, self._model)
 
+    def known_words(self) -> KnownWords:
+        """The words of the model. Raises ValueError if there are none."""
+        words, kind = self._model.model.words, self._live.fine_kind
+        if words is None:
+            raise ValueError(
+                f"{self._store.name} cannot be searched by words: its model knows none. A model "
+                "learns the names of the labels that it is trained with"
+            )
+        if kind is not None and not self._model.fine_agrees(kind):
+            raise ValueError(
+                f"{self._store.name} cannot be searched by words: it has the fine codes of another "
+                "version of its model. Create a new index"
+            )
+        return words
+
+    def by_words(self, text: str, k: int, **limits: Unpack[Limits]) -> Answers:
+        """The images that most probably show what words name: one answer."""
+        return self._searcher.by_words(self.known_words().query(text), k, **limits)
+
     def in_common(self, query: Query, own: Id | None, ids: Sequence[Id]) -> dict[Id, list[str]]:
         """The names of what a query and stored images probably show, see `MCHIndex.in_common`.
 
@@ -90,6 +109,11 @@ class Queries:
         """The record of an image."""
         (name,) = resolved_ids(self._store, [id])
         return self._store.rows_of([name]).get(name)
+
+    def rows_by_key(self, keys: Sequence[int]) -> dict[int, Row]:
+        """The records of images that a search found. Those that have been removed since have only
+        an id."""
+        return self._store.rows(keys)
 
     def rows(self, ids: Sequence[Id]) -> dict[Id, Row]:
         """The records of images, by their stored ids; only of those that are in the index."""

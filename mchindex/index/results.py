@@ -162,9 +162,10 @@ class Found:
 
     def without(self, keys: Sequence[Sequence[int]], k: int) -> Found:
         """At most k hits of each query, without some images, which are listed for each."""
-        out = np.zeros(self.keys.shape, bool)
-        for row, some in enumerate(keys):
-            out[row] = np.isin(self.keys[row], some)
+        if all(len(some) == 1 for some in keys):  # the query itself, in most searches
+            out = self.keys == np.array(keys)
+        else:
+            out = np.stack([np.isin(*pair) for pair in zip(self.keys, keys, strict=True)])
         # Stable: what remains keeps its order, and what is left out comes last.
         order = np.argsort(out, axis=1, kind="stable")[:, :k]
         left = replace(self, keys=np.where(out, -1, self.keys))
@@ -196,7 +197,7 @@ class Answers(Sequence[Hits]):
 
     def __init__(self, found: Found, read: Reader, limit: Limit | None = None) -> None:
         """`limit` is the limit that made searches inexact."""
-        self._found, self._limit = found, limit
+        self.found, self._limit = found, limit
         self._read: Reader | None = read
         self._hits: list[list[Hit]] = []
         self.distances = found.distances
@@ -211,7 +212,7 @@ class Answers(Sequence[Hits]):
         """Reads the records of all hits, unless they have been read already."""
         read = self._read  # another thread may be loading them, too
         if read is not None:
-            self._hits = read(self._found)
+            self._hits = read(self.found)
             self._read = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -220,16 +221,23 @@ class Answers(Sequence[Hits]):
 
     def _at(self, row: int) -> Hits:
         self.load()
+        return self._hits_with(tuple(self._hits[row]), row)
+
+    def effort(self, row: int) -> Hits:
+        """The work that a search did, without its hits, whose records need not be read for this."""
+        return self._hits_with((), row)
+
+    def _hits_with(self, hits: tuple[Hit, ...], row: int) -> Hits:
         exact = bool(self.exact[row])
         return Hits(
-            tuple(self._hits[row]),
+            hits,
             int(self.buckets[row]),
             int(self.radius[row]),
             int(self.candidates[row]),
             exact,
             None if exact else self._limit,
-            self._found.codes,
-            self._found.rank,
+            self.found.codes,
+            self.found.rank,
         )
 
     def __len__(self) -> int:

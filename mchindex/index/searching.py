@@ -155,8 +155,8 @@ class Searcher:
             limit = "candidates"
         return self._answers(self._live.consistently(select, find), limit)
 
-    def by_words(self, query: WordQuery, k: int, /, **limits: Unpack[Limits]) -> Hits:
-        """The k images that most probably show what words name."""
+    def by_words(self, query: WordQuery, k: int, /, **limits: Unpack[Limits]) -> Answers:
+        """The k images that most probably show what words name: one answer."""
         check_options(limits, "a search")
         k = whole("k", k, 1)
         offset = whole("offset", limits.get("offset", 0), 0)
@@ -187,7 +187,7 @@ class Searcher:
             found = found.without(excluded, wanted) if excluded else found
             return found.columns(offset, wanted) if offset else found
 
-        return self._answers(self._live.consistently(select, find), None)[0]
+        return self._answers(self._live.consistently(select, find), None)
 
     def _rank(self, rank: Rank | None, query: Query) -> Rank:
         """How to order hits. Raises ValueError if the index or the query has no fine codes."""

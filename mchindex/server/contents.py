@@ -16,8 +16,8 @@ from mchindex import __version__, json_text
 from mchindex.errors import StoreDamagedError
 from mchindex.index.facade import MCHIndex
 from mchindex.server.guard import Access
+from mchindex.server.names import file_name
 from mchindex.server.problems import ProblemError, no_image
-from mchindex.server.searches import file_name
 from mchindex.server.settings import Settings
 from mchindex.storage.records import Id, Row, row_metadata, unpack_codes
 

@@ -10,7 +10,7 @@ from typing import Any
 from mchindex.index.duplicates import Duplicate, Duplicates, Level
 from mchindex.index.facade import MCHIndex
 from mchindex.server.contents import modified, read_cursor, write_cursor
-from mchindex.server.searches import file_name
+from mchindex.server.names import file_name
 from mchindex.storage.records import Row
 
 State = tuple[int, int, int]  # of the index: what duplicates depend on

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,11 +20,12 @@ from mchindex.images import read_picture
 from mchindex.index.arguments import Limits as Options
 from mchindex.index.facade import MCHIndex
 from mchindex.index.ranking import Query
-from mchindex.index.results import Hits
+from mchindex.index.results import Answers, Hit
 from mchindex.index.same_picture import reduced_for_comparison
 from mchindex.inference.encoder import cut_out
 from mchindex.inference.words import read_text
 from mchindex.server.batching import Batcher, Pool
+from mchindex.server.lines import Lines
 from mchindex.server.metrics import Metrics
 from mchindex.server.models import Example, SearchRequest
 from mchindex.server.pictures import read_indexed
@@ -84,7 +84,10 @@ class _Job:
 class _Found:
     """What a search found."""
 
-    hits: Hits
+    answers: Answers
+    row: int  # in the answers
+    lines: list[bytes]  # the hits as JSON
+    images: int  # in the index
     query: Query | None  # None: words
     id: Id | None = None  # of the query, if it is in the index
     picture: Image.Image | None = None  # of the query, small
@@ -99,12 +102,13 @@ class Searches:
         fingerprint = index.identity.fingerprint
         self._tokens = Tokens(index.bits, self._queries.fine_bits, fingerprint)
         self._reasons = Reasons(index.bits)
+        self._lines = Lines(self._queries, index.identity)
         self._decoding = Pool("pictures", 2, limits.queue)
         self._slow = Pool("searches", 2, limits.queue)
         self._encoding: Batcher[_Picture, Query] = Batcher(
             "pictures", self._encode, ENCODED, limits.queue, WAIT, metrics.batch("encode")
         )
-        self._searching: Batcher[_Job, tuple[Hits, Query, Id | None]] = Batcher(
+        self._searching: Batcher[_Job, _Found] = Batcher(
             "searches", self._search, TOGETHER, limits.queue, 0.0, metrics.batch("search")
         )
         metrics.gauge("mch_pictures_waiting", "Pictures to encode", lambda: len(self._encoding))
@@ -119,10 +123,9 @@ class Searches:
         clock = Clock()
         self._check(request, picture)
         found = await self._find(request, picture, clock)
-        why: Sequence[Why] | None = None
-        if request.explain and len(found.hits):
-            why = await self._slow(partial(self._explain, request, found))
-        return self._json(request, found, why, clock)
+        if request.explain and found.lines:
+            found.lines = await self._slow(partial(self._explained, request, found))
+        return self._json(request, found, clock)
 
     async def several(self, requests: Sequence[SearchRequest]) -> list[bytes]:
         """The answers to several searches; a search that fails has a problem for an answer."""
@@ -191,8 +194,8 @@ class Searches:
                 raise found
         else:
             found = await self._searching(job)
-        hits, query, id = found
-        return _Found(hits, query, id, None if small is None else reduced_for_comparison(small))
+        found.picture = None if small is None else reduced_for_comparison(small)
+        return found
 
     # Pictures.
 
@@ -280,7 +283,7 @@ class Searches:
 
     # The index.
 
-    def _search(self, jobs: Sequence[_Job]) -> list[tuple[Hits, Query, Id | None] | Exception]:
+    def _search(self, jobs: Sequence[_Job]) -> list[_Found | Exception]:
         """Searches by codes: those with the same options are done in one call."""
         began = time.perf_counter()
         results: list[Any] = [None] * len(jobs)
@@ -340,9 +343,10 @@ class Searches:
         answers = self._queries.search(
             together, asked.k + 1, leave_out if any(leave_out) else (), **options
         )
+        images = len(self._index)
         return [
-            (hits, query, ids.get(place))
-            for hits, query, place in zip(answers, queries, places, strict=True)
+            _Found(answers, row, lines, images, queries[row], ids.get(places[row]))
+            for row, lines in enumerate(self._lines.write(answers.found))
         ]
 
     def _by_words(self, request: SearchRequest, clock: Clock) -> _Found:
@@ -356,14 +360,27 @@ class Searches:
             options["max_radius"] = request.max_radius
         if request.rank == "code":
             options["rank"] = request.rank  # refused, and told why
-        hits = self._index.search(text=request.text, k=request.k + 1, **options)
+        answers = self._queries.by_words(request.text, request.k + 1, **options)
+        (lines,) = self._lines.write(answers.found)
         clock.search = time.perf_counter() - began
-        return _Found(hits, None)
+        return _Found(answers, 0, lines, len(self._index), None)
 
     # Answers.
 
-    def _explain(self, request: SearchRequest, found: _Found) -> list[Why]:
-        hits = found.hits[: request.k]
+    def _explained(self, request: SearchRequest, found: _Found) -> list[bytes]:
+        """The hits as JSON, each with why it is one."""
+        hits = found.answers[found.row][: request.k]
+        reasons = self._explain(request, found, hits)
+        lines = [
+            # The box of the region is replaced by what matched, if that is known.
+            line[: line.rindex(b',"box":')]
+            + b',"box":%b,"why":%b,"same":%b}'
+            % (to_json(why.box), to_json(why.text), to_json(why.same))
+            for line, why in zip(found.lines, reasons, strict=False)
+        ]
+        return lines + found.lines[request.k :]
+
+    def _explain(self, request: SearchRequest, found: _Found, hits: Sequence[Hit]) -> list[Why]:
         words: dict[Id, list[str]] = {}
         if request.text is not None:
             named = [word for word, wanted in read_text(request.text) if wanted]
@@ -380,53 +397,29 @@ class Searches:
             rows = self._queries.rows(alike)
         return self._reasons.explain(hits, picture, rows, words)
 
-    def _json(
-        self, request: SearchRequest, found: _Found, why: Sequence[Why] | None, clock: Clock
-    ) -> bytes:
-        hits = found.hits
-        lines: list[dict[str, Any]] = []
-        for place, hit in enumerate(hits.hits[: request.k]):
-            line: dict[str, Any] = {
-                "id": hit.id,
-                "score": hit.score,
-                "similarity": hit.similarity,
-                "distance": hit.distance,
-                "region": hit.region,
-                "box": hit.box,
-                "name": file_name(hit.id, hit.path),
-                "width": hit.size and hit.size[0],
-                "height": hit.size and hit.size[1],
-                "metadata": hit.metadata,
-            }
-            if why is not None:
-                line |= {"why": why[place].text, "same": why[place].same, "box": why[place].box}
-            lines.append(line)
+    def _json(self, request: SearchRequest, found: _Found, clock: Clock) -> bytes:
+        answers, row = found.answers, found.row
+        hits = answers.effort(row)
         query = found.query if found.id is None or isinstance(request.region, list) else None
-        return to_json(
-            {
-                "hits": lines,
-                "offset": request.offset,
-                "k": request.k,
-                "more": len(hits.hits) > request.k,
-                "rank": hits.rank,
-                "visited": {
-                    "buckets": hits.buckets,
-                    "radius": hits.radius,
-                    "candidates": hits.candidates,
-                    "exact": hits.exact,
-                    "limited_by": hits.limited_by,
-                    "images": len(self._index),
-                    "text": hits.effort(),
-                },
-                "took": clock.to_dict(),
-                "query": {"codes": None if query is None else self._tokens.write(query)},
-            }
-        )
-
-
-def file_name(id: Id, path: str | None) -> str:
-    """What an image is called for people."""
-    return os.path.basename(path or str(id)) or str(id)
+        rest = {
+            "offset": request.offset,
+            "k": request.k,
+            "more": len(found.lines) > request.k,
+            "rank": hits.rank,
+            "visited": {
+                "buckets": hits.buckets,
+                "radius": hits.radius,
+                "candidates": hits.candidates,
+                "exact": hits.exact,
+                "limited_by": hits.limited_by,
+                "images": found.images,
+                "text": hits.effort(),
+            },
+            "took": clock.to_dict(),
+            "query": {"codes": None if query is None else self._tokens.write(query)},
+        }
+        lines = b",".join(found.lines[: request.k])
+        return b'{"hits":[%b],%b' % (lines, to_json(rest)[1:])
 
 
 def _example(one: Any) -> Example:
