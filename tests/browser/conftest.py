@@ -78,10 +78,12 @@ def new_tab(request: pytest.FixtureRequest, browser: Browser, serve: Serve) -> I
         return tabs[-1]
 
     yield make
-    for tab in tabs:
-        tab.page.context.close()
-    for tab in tabs:
-        tab.check()
+    try:
+        for tab in tabs:
+            tab.check()
+    finally:
+        for tab in tabs:
+            tab.page.context.close()
 
 
 @pytest.fixture

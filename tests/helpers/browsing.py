@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import ConsoleMessage, Page, Request
+from playwright.sync_api import ConsoleMessage, Page, Request, Response
 
 from browser import DESKTOP, PHONE, Served
 from mchindex import MCHIndex
@@ -72,6 +72,7 @@ class Tab:
     url: str
     phone: bool
     complaints: list[str] = field(default_factory=list)
+    answers: list[Response] = field(default_factory=list)  # that were not what was asked for
     forgiven: list[str] = field(default_factory=list)  # patterns of complaints that a test causes
 
     def __post_init__(self) -> None:
@@ -79,6 +80,7 @@ class Tab:
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._request)
+        self.page.on("response", lambda answer: answer.ok or self.answers.append(answer))
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
@@ -121,7 +123,7 @@ class Tab:
         """Nothing went wrong that the test did not cause."""
         patterns = "|".join(self.forgiven)
         left = [text for text in self.complaints if not patterns or not re.search(patterns, text)]
-        assert left == []
+        assert not left, (left, [answer.text() for answer in self.answers if answer.status >= 400])
 
 
 LOOKS = {
