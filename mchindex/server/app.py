@@ -17,6 +17,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from mchindex import __version__
 from mchindex.errors import MCHError
@@ -25,6 +27,7 @@ from mchindex.server import models
 from mchindex.server.batching import Pool
 from mchindex.server.bodies import json_body, search_body, upload_body
 from mchindex.server.contents import Contents
+from mchindex.server.docs import docs_page
 from mchindex.server.duplicates import Groups
 from mchindex.server.guard import ACCESS, Access, Guard
 from mchindex.server.metrics import Metrics
@@ -38,10 +41,10 @@ from mchindex.storage.records import Row
 PAGE = Path(__file__).parent / "page"
 R = TypeVar("R")
 
-IdParameter = Annotated[str, Query(max_length=8192, description="of an image in the index")]
+IdParameter = Annotated[str, Query(max_length=4096, description="of an image in the index")]
 Cursor = Annotated[str | None, Query(max_length=100, description="the `next` of an earlier answer")]
 FilterParameter = Annotated[
-    str | None, Query(max_length=20_000, description="conditions on the metadata, as JSON")
+    str | None, Query(max_length=4096, description="conditions on the metadata, as JSON")
 ]
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {
@@ -60,6 +63,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         421: "Not a name of this service",
         422: "A value is not allowed",
         429: "Too much is waiting",
+        431: "The address or the headers are too long",
         503: "Not at present",
     }.items()
 }
@@ -171,7 +175,12 @@ async def _refused(request: Request, error: Exception) -> Response:
         405: "this path does not take this method: /docs lists what it takes",
     }
     detail = details.get(error.status_code, str(error.detail))
-    return _problem(ProblemError(error.status_code, "refused", detail, error.headers))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # the route that refused it knows only its own methods
+        routes = [route for route in request.app.routes if isinstance(route, Route)]
+        same = [route.methods or () for route in routes if route.path == request.url.path]
+        headers["allow"] = ", ".join(sorted({method for methods in same for method in methods}))
+    return _problem(ProblemError(error.status_code, "refused", detail, headers))
 
 
 def _problem(problem: ProblemError) -> Response:
@@ -197,7 +206,12 @@ def _add_health(api: FastAPI, service: Service) -> None:
         await service.read(service.index.refresh)
         return _json({"status": "ok"})
 
-    @api.get("/metrics", tags=["health"], summary="Counts for Prometheus")
+    @api.get(
+        "/metrics",
+        tags=["health"],
+        summary="Counts for Prometheus",
+        response_class=PlainTextResponse,
+    )
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
@@ -420,6 +434,10 @@ def _add_page(api: FastAPI) -> None:
     @api.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
         return sent(request, "index.html")
+
+    @api.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(docs_page(api.openapi()), media_type="text/html; charset=utf-8")
 
     @api.get("/assets/{name}", include_in_schema=False)
     async def asset(request: Request, name: str) -> Response:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 Text = Annotated[str, StringConstraints(max_length=8192)]
 Number = Annotated[int, Field(ge=-(2**63), lt=2**63, strict=True)]
 AnyId = Text | Number
-Coordinate = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Coordinate = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 PictureBox = Annotated[
     list[Coordinate],
     Field(min_length=4, max_length=4, description="x0, y0, x1, y1 in pixels of the full picture"),
@@ -56,7 +56,7 @@ class SearchRequest(Body):
     filter: dict[str, Any] | None = Field(default=None, description="conditions on the metadata")
     exclude: list[AnyId] | None = Field(default=None, description="ids that are not to be hits")
     max_radius: Annotated[int, Field(ge=0, le=256, strict=True)] | None = None
-    explain: bool = Field(default=False, description="whether to say why each hit is one")
+    explain: StrictBool = Field(default=False, description="whether to say why each hit is one")
 
 
 class BatchRequest(Body):
@@ -65,7 +65,7 @@ class BatchRequest(Body):
 
 class RemoveRequest(Body):
     ids: list[AnyId] = Field(min_length=1)
-    files: bool = Field(default=False, description="whether to delete the files, too")
+    files: StrictBool = Field(default=False, description="whether to delete the files, too")
 
 
 class DecisionRequest(Body):

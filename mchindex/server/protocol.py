@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from mchindex.server.guard import HEADERS
 from mchindex.server.problems import MEDIA_TYPE, ProblemError
 
-LARGEST_HEAD = 32 << 10  # bytes of a request before its body
+LARGEST_HEAD = 64 << 10  # bytes of a request before its body
 SECONDS = 10.0  # for these
 CONNECTIONS = 2_048  # at the same time
 
@@ -50,7 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._stop_waiting()
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > LARGEST_HEAD:
             self._refuse(431, f"the headers may have at most {LARGEST_HEAD:,} bytes")
             return

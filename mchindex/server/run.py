@@ -23,6 +23,15 @@ def serve(
 
     Raises OSError if the address cannot be used.
     """
+    server, listener = make_server(index, settings, started)
+    with listener:
+        server.run([listener])
+
+
+def make_server(
+    index: MCHIndex, settings: Settings, started: Callable[[str], None]
+) -> tuple[uvicorn.Server, socket.socket]:
+    """A server that is not running yet, and the socket that it is to listen on."""
     listener = _listener(settings.host, settings.port)
     app = create_app(index, settings)
     config = uvicorn.Config(
@@ -31,8 +40,7 @@ def serve(
         timeout_graceful_shutdown=STOPPING,
     )  # fmt: skip
     name = f"[{settings.host}]" if ":" in settings.host else settings.host
-    with listener:
-        _Server(config, f"http://{name}:{listener.getsockname()[1]}/", started).run([listener])
+    return _Server(config, f"http://{name}:{listener.getsockname()[1]}/", started), listener
 
 
 class _Server(uvicorn.Server):

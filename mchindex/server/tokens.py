@@ -55,8 +55,11 @@ class Tokens:
 
 
 def _rounded(fine: NDArray[np.float32]) -> NDArray[np.int8]:
-    largest = float(np.abs(fine).max(initial=0.0))
-    steps: NDArray[np.int8] = np.rint(fine * (_STEPS / largest if largest else 0)).astype(np.int8)
+    sizes = np.abs(fine)
+    largest = sizes.max(initial=np.float32(0))
+    if largest > 0:  # as the engine rounds: halves away from zero
+        sizes = np.floor((sizes / largest * np.float32(_STEPS)).astype(np.float64) + 0.5)
+    steps: NDArray[np.int8] = np.copysign(sizes, fine).astype(np.int8)
     return steps
 
 

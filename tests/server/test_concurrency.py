@@ -1,0 +1,223 @@
+"""Many callers at once: batches, adding while others search, stopping, and a killed server."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mchindex
+from helpers.service import PICTURES, Service, draw, running
+from mchindex.server.batching import Batcher
+from mchindex.server.problems import ProblemError
+
+ROOT = Path(mchindex.__file__).parents[1]
+
+
+@contextmanager
+def process(
+    folder: Path, *options: str, port: int = 0
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`mch serve` as a process of its own, and its address."""
+    command = [sys.executable, "-c", "from mchindex.cli import main; main()", "serve", str(folder)]
+    started = subprocess.Popen(
+        [*command, "--port", str(port), *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert started.stdout is not None
+    try:
+        line = started.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found is not None, started.communicate()
+        yield started, found[0]
+    finally:
+        if started.poll() is None:
+            started.kill()
+        started.communicate()
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 100), max_size=40), st.integers(1, 8))
+def test_a_batcher_gives_everyone_their_own_outcome(items: list[int], most: int) -> None:
+    sizes: list[int] = []
+
+    def work(batch: Sequence[int]) -> list[int | Exception]:
+        return [ValueError(item) if item % 7 == 3 else -item for item in batch]
+
+    async def run() -> list[int | BaseException]:
+        batcher: Batcher[int, int] = Batcher("x", work, most, 1000, 0.001, sizes.append)
+        try:
+            return await asyncio.gather(*map(batcher, items), return_exceptions=True)
+        finally:
+            batcher.close()
+
+    found = asyncio.run(run())
+    for item, outcome in zip(items, found, strict=True):
+        if item % 7 == 3:
+            assert isinstance(outcome, ValueError)
+            assert outcome.args == (item,)
+        else:
+            assert outcome == -item
+    assert sum(sizes) == len(items)
+    assert all(size <= most for size in sizes)
+    assert len(sizes) == -(-len(items) // most)  # all were there before the first batch
+
+
+def test_a_batcher_turns_away_what_does_not_fit_and_forgets_who_gave_up() -> None:
+    done: list[int] = []
+
+    def work(batch: Sequence[int]) -> list[int]:
+        time.sleep(0.05)
+        done.extend(batch)
+        return list(batch)
+
+    async def run() -> None:
+        batcher: Batcher[int, int] = Batcher("x", work, 1, 2)
+        first = [asyncio.create_task(batcher(i)) for i in range(2)]
+        await asyncio.sleep(0.02)
+        third = asyncio.create_task(batcher(2))
+        await asyncio.sleep(0)
+        with pytest.raises(ProblemError) as refused:
+            await batcher(3)
+        assert refused.value.status == 429
+        first[1].cancel()
+        assert await third == 2
+        batcher.close()
+
+    asyncio.run(run())
+    assert done == [0, 2]
+
+
+def batches(service: Service, work: str) -> tuple[float, float]:
+    """How many batches there were, and how many items in them."""
+    text = service.client.get("/metrics").text
+    found = [
+        float(match[1])
+        for name in ("count", "sum")
+        if (match := re.search(rf'mch_batch_size_{name}{{work="{work}"}} (\S+)', text))
+    ]
+    return found[0], found[1]
+
+
+def test_pictures_of_several_callers_are_encoded_together(library: Path) -> None:
+    with running(library) as service:
+        service.client.get("/readyz")
+        data = [Path(id).read_bytes() for id in service.ids()]
+        want = [service.index.search(one, 5).ids for one in data]
+
+        def send(one: bytes) -> list[str]:
+            answer = httpx.post(
+                f"{service.url}v1/search",
+                files={"file": ("a.jpg", one)}, data={"request": '{"k": 5}'}, timeout=60,
+            )  # fmt: skip
+            return [hit["id"] for hit in answer.json()["hits"]]
+
+        with ThreadPoolExecutor(13) as threads:
+            assert list(threads.map(send, data * 4)) == want * 4
+        count, total = batches(service, "encode")
+        assert total == 4 * len(data)
+        assert count <= total / 2
+
+
+def test_searches_are_answered_while_pictures_are_added(own: Path, tmp_path: Path) -> None:
+    new = draw(tmp_path / "new", PICTURES, 24)
+    with running(own, uploads=tmp_path / "kept") as service:
+        first = service.ids()[0]
+        stop = threading.Event()
+        counts: list[int] = []
+
+        def search() -> int:
+            done = 0
+            with httpx.Client(base_url=service.url, timeout=60) as client:
+                while not stop.is_set():
+                    answer = client.post("/v1/search", json={"id": first, "k": 100})
+                    assert answer.status_code == 200, answer.text
+                    counts.append(len(answer.json()["hits"]))
+                    done += 1
+            return done
+
+        with ThreadPoolExecutor(4) as threads:
+            searching = [threads.submit(search) for _ in range(4)]
+            try:
+                for file in new:
+                    files = [("file", (file.name, file.read_bytes()))]
+                    added = service.client.post("/v1/images", files=files).json()
+                    assert len(added["added"]) == 1
+            finally:
+                stop.set()
+            assert all(one.result() for one in searching)
+        assert min(counts) >= PICTURES
+        assert len(service.search(id=first, k=100)["hits"]) == PICTURES + len(new)
+
+
+def test_stopping_finishes_what_has_begun(own: Path, tmp_path: Path) -> None:
+    new = draw(tmp_path / "new", PICTURES, 8)
+    with process(own, "--uploads", str(tmp_path / "kept")) as (server, url):
+        files = [("file", (file.name, file.read_bytes())) for file in new]
+        answers: list[httpx.Response] = []
+
+        def add() -> None:
+            answers.append(httpx.post(f"{url}v1/images", files=files, timeout=60))
+
+        thread = threading.Thread(target=add)
+        thread.start()
+        time.sleep(0.3)
+        server.send_signal(signal.SIGTERM)
+        thread.join(60)
+        assert len(answers[0].json()["added"]) == len(new)
+        server.wait(60)
+    with mchindex.MCHIndex.open(own) as index:
+        assert len(index) == PICTURES + 1 + len(new)
+
+
+def test_every_answered_addition_survives_kill_9_and_the_client_reconnects(
+    own: Path, tmp_path: Path
+) -> None:
+    new = draw(tmp_path / "new", PICTURES, 30)
+    kept = ("--uploads", str(tmp_path / "kept"))
+    answered: list[str] = []
+    with process(own, *kept) as (server, url):
+        port = httpx.URL(url).port
+        assert port is not None
+        client = mchindex.connect(url, patience=60)
+        threading.Timer(1.5, server.kill).start()
+        done = threading.Event()
+        errors: list[BaseException] = []
+
+        def add() -> None:
+            try:
+                for file in new:
+                    answered.extend(map(str, client.add(file)))
+            except BaseException as error:
+                errors.append(error)
+            done.set()
+
+        thread = threading.Thread(target=add)
+        thread.start()
+        server.wait(60)
+        before = list(answered)
+        with mchindex.MCHIndex.open(own) as index:
+            assert [id for id in before if id not in index] == []
+        with process(own, *kept, port=port):
+            assert done.wait(120)
+            thread.join()
+            assert errors == []
+            assert len(answered) == len(new)
+            assert len(client) == PICTURES + 1 + len(new)
+        client.close()
+    with mchindex.MCHIndex.open(own) as index:
+        assert [id for id in answered if id not in index] == []
+        assert len(set(answered)) == len(new)
