@@ -1,7 +1,7 @@
 // A search: what was asked, how it is ordered and filtered, and the hits.
 
 import {get, image, post, showBlob, upload} from "./api.js";
-import {isWhole, outline, PartChooser, pixels, shares} from "./box.js";
+import {isWhole, outline, PartChooser, pixels, place, shares} from "./box.js";
 import {count, h, icon, plural, say, state} from "./dom.js";
 import {filterChips, filterForm} from "./filters.js";
 import {go, itemId, imageLink, link, without, withItem} from "./route.js";
@@ -16,7 +16,7 @@ export const forget = () => answers.clear();
 
 /** The body of a request for some hits of a search. */
 function request({text, id, codes, region, rank, filter, like = [], unlike = []}, offset) {
-	const body = {k: PAGE, offset, rank, filter, explain: true};
+	const body = {k: PAGE, offset, rank, filter};
 	const base = codes ? {codes} : {id, region}; // codes are those of a part already
 	if (text) return {...body, text};
 	if (!like.length && !unlike.length) return {...body, ...base};
@@ -26,7 +26,7 @@ function request({text, id, codes, region, rank, filter, like = [], unlike = []}
 /** Searches with a picture that is not in the index, or the part `box` of it, and goes to its hits. */
 export async function searchFile(file, {box, region, rank, filter} = {}) {
 	const form = new FormData();
-	form.append("request", JSON.stringify({...request({rank, filter}, 0), region}));
+	form.append("request", JSON.stringify({...request({rank, filter}, 0), region, explain: true}));
 	form.append("file", file);
 	const answer = await upload("search", form);
 	const route = {view: "search", codes: answer.query.codes, region: box, rank, filter};
@@ -65,6 +65,7 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 	);
 
 	const hits = new Map(); // by element: [id, chooser]
+	const explained = new Map(); // by id: what shows the reason of a hit
 	const focus = roving(list, ".hit", {
 		"+": item => add("like", hits.get(item)[0]),
 		"-": item => route.text || add("unlike", hits.get(item)[0]),
@@ -74,8 +75,9 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 
 	function draw(some) {
 		for (const hit of some) {
-			const [element, chooser] = hitElement(hit, add, !route.text);
+			const [element, chooser, explain] = hitElement(hit, add, !route.text);
 			hits.set(element, [hit.id, chooser]);
+			explained.set(hit.id, explain);
 			list.append(element);
 		}
 		focus();
@@ -87,17 +89,27 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 		below.append(state("Nothing found", filtered || (route.text ? "Try another word. While you type, words that can be searched are suggested." : "Try a larger part, or another picture.")));
 	}
 
+	/** Reasons take longer than hits, because pixels are compared. */
+	async function explainHits(asked) {
+		for (const hit of (await post("search", {...asked, explain: true}, signal)).hits) {
+			Object.assign(found.hits.find(({id}) => id === hit.id) ?? {}, hit);
+			explained.get(hit.id)?.(hit);
+		}
+	}
+
 	let busy = false;
 	async function fetch() {
 		if (busy) return;
 		busy = true;
 		try {
-			const answer = await post("search", request(route, found.hits.length), signal);
+			const asked = request(route, found.hits.length);
+			const answer = await post("search", asked, signal);
 			const seen = new Set(found.hits.map(hit => hit.id)); // images may have been added meanwhile
 			const some = answer.hits.filter(hit => !seen.has(hit.id));
 			found.hits.push(...some);
 			found.answer = {...answer, more: answer.more && some.length > 0};
 			draw(some);
+			explainHits(asked).catch(() => {}); // they are hits without a reason, too
 		} catch (error) {
 			if (error.name === "AbortError") return;
 			answers.delete(address);
@@ -176,18 +188,25 @@ function chips(route, change) {
 	return h("div.chips", items("like", "more like"), items("unlike", "less like"), filterChips(route.filter, filter => change({filter})));
 }
 
-/** A hit, and what chooses a part of it. */
+/** A hit, what chooses a part of it, and what shows why it is a hit. */
 export function hitElement(hit, add, mayUnlike = true) {
 	const shape = hit.width && hit.height ? Math.min(3, Math.max(0.4, hit.width / hit.height)) : 1;
-	const box = hit.box && hit.width ? shares(hit.box, hit) : [0, 0, 1, 1];
 	const anchor = h("a", {href: imageLink(hit.id), tabindex: -1}, image(hit.id, hit.name, HEIGHT * Math.max(1, shape)));
-	const frame = h("div.frame", anchor, !isWhole(box) && outline(box));
+	const mark = outline([0, 0, 1, 1]);
+	const frame = h("div.frame", anchor, mark);
 	frame.style.aspectRatio = shape;
 	const chooser = new PartChooser(frame, partActions(hit, mayUnlike && add), anchor);
 	const button = (kind, words, symbol) => h("button", {tabindex: -1, title: words, "aria-label": `${words}: ${hit.name}`, onclick: () => add(kind, hit.id)}, icon(symbol));
 	const tools = h("div.tools", button("like", "More like this", "plus"), mayUnlike && button("unlike", "Less like this", "minus"));
-	const element = h("li.hit", frame, tools, h("p.why", hit.why), h("p.name", {title: hit.id}, hit.name));
+	const why = h("p.why");
+	const explain = ({why: text, box}) => {
+		why.textContent = text;
+		const part = box && hit.width ? shares(box, hit) : [0, 0, 1, 1];
+		place(mark, part).hidden = isWhole(part);
+	};
+	explain(hit);
+	const element = h("li.hit", frame, tools, why, h("p.name", {title: hit.id}, hit.name));
 	element.style.setProperty("--width", `${Math.round(HEIGHT * shape)}px`);
 	element.style.setProperty("--grow", shape);
-	return [element, chooser];
+	return [element, chooser, explain];
 }
