@@ -25,10 +25,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from browser import DESKTOP, Served, chromium
-from common import RESULTS, progress, record, script, verdict, write_json
 from playwright.sync_api import Browser
 
+from browser import DESKTOP, Served, chromium
+from common import RESULTS, progress, record, script, verdict, write_json
 from mchindex import MCHIndex
 from mchindex.datasets.scenes import SceneSource
 from mchindex.storage.records import Row, code_type

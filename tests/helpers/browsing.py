@@ -72,7 +72,7 @@ class Tab:
     url: str
     phone: bool
     complaints: list[str] = field(default_factory=list)
-    answers: list[Response] = field(default_factory=list)  # that were not what was asked for
+    answers: list[Response] = field(default_factory=list)
     forgiven: list[str] = field(default_factory=list)  # patterns of complaints that a test causes
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Tab:
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._request)
-        self.page.on("response", lambda answer: answer.ok or self.answers.append(answer))
+        self.page.on("response", self.answers.append)
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
