@@ -12,6 +12,8 @@ LISTED_WHOLE = (
     "storage",
     "inference",
     "index",
+    "server",
+    "client",
     "training",
     "demo",
 )  # packages whose files the tree names

@@ -10,7 +10,7 @@ from mchindex._core import BucketTable
 
 PAGE = (Path(__file__).parents[1] / "docs" / "security.md").read_text("utf-8")
 LIMITS = re.findall(r"^\| .* \| ([^|]+) \| `(mchindex\.[\w.]+)\.([A-Z_]+)` \|$", PAGE, re.MULTILINE)
-UNITS = {"": 1, "MiB": 2**20, "GiB": 2**30}
+UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def number(text: str) -> int:

@@ -14,6 +14,7 @@ import typer
 from mchindex.cli import show
 from mchindex.cli.errors import StoppedError, say
 from mchindex.cli.options import LARGEST_SEED, Quiet, Threads, use_threads
+from mchindex.cli.serve import serve_index
 from mchindex.progress import Display
 
 if TYPE_CHECKING:
@@ -63,6 +64,15 @@ def demo(
     open_page: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="Then serve the index, and open its page in the browser: mch serve."
+        ),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --serve: the port; 0 takes any free one.")
+    ] = 8000,
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
@@ -74,6 +84,7 @@ def demo(
     only writes its page again.
 
     Examples:
+      mch demo --serve
       mch demo --open
       mch demo --images 2000 --seed 7 --out other
       mch demo --photos ~/Pictures
@@ -82,6 +93,8 @@ def demo(
         raise ValueError("--images is the number of pictures to draw: leave it out with --photos")
     if photos is None and model is not None:
         raise ValueError("--model needs --photos: for drawn pictures the demo trains its own model")
+    if serve:
+        import mchindex.server  # noqa: F401  # says now, not in minutes, what is not installed
     from mchindex.demo import IMAGES, ScenesDemo, photos_demo, scenes_demo
 
     workers = use_threads(threads)
@@ -106,6 +119,8 @@ def demo(
         _print_photos(result)
     if open_page:
         webbrowser.open(result.page.resolve().as_uri())
+    if serve:
+        serve_index(result.index, port)
 
 
 def _print_scenes(result: ScenesDemo) -> None:

@@ -139,6 +139,16 @@ def serve(
         run(opened, settings, lambda url: announce(url, len(opened), open_page))
 
 
+def serve_index(index: Path, port: int) -> None:
+    """Serves an index on this machine, and opens its page in the browser."""
+    from mchindex.index import MCHIndex
+    from mchindex.server.run import serve as run
+    from mchindex.server.settings import Settings
+
+    with MCHIndex.open(index, create=False, wait=WAIT) as opened:
+        run(opened, Settings(port=port), lambda url: announce(url, len(opened), True))
+
+
 def announce(url: str, images: int, open_page: bool) -> None:
     """Says where the page is, and opens it."""
     shown = url.replace("//0.0.0.0:", "//localhost:").replace("//[::]:", "//localhost:")

@@ -208,6 +208,11 @@ class ScenesDemo:
             f"instead of {parts['code']:.0%}."
         )
 
+    @property
+    def index(self) -> Path:
+        """The index with several codes per image."""
+        return self.out / INDEXES["mch"]
+
     def verdict(self) -> str:
         """Where MCH is better, worse and the same."""
         changes = [(figure.name, figure.change) for figure in self.figures() if figure.is_quality]

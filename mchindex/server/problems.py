@@ -19,7 +19,7 @@ LONGEST = 300  # characters of what a caller sent that are repeated
 log = logging.getLogger("mchindex.server")
 
 
-class ProblemError(Exception):
+class ProblemError(MCHError):
     """An error to send to the caller."""
 
     def __init__(

@@ -3,6 +3,7 @@
 import asyncio
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -34,9 +35,9 @@ def test_searches(service: Service) -> None:
         same(client.search(data, 3, region=box), index.search(data, 3, region=box))
         word = index.words()[0]
         same(client.search(text=word, k=3), index.search(text=word, k=3))
-        like = {"like": ids[:2], "unlike": ids[2:3]}
+        like: Any = {"like": ids[:2], "unlike": ids[2:3]}
         same(client.search(**like, k=3), index.search(**like, k=3))
-        options = {"filter": {"year": {"<": 2012}}, "rank": "code", "offset": 1}
+        options: Any = {"filter": {"year": {"<": 2012}}, "rank": "code", "offset": 1}
         same(client.search(id=ids[0], **options), index.search(id=ids[0], **options))
         several = client.search([data, picture], 2)
         assert [hits.ids for hits in several] == index.search([data, picture], 2).ids
