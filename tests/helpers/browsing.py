@@ -80,7 +80,7 @@ class Tab:
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._request)
-        self.page.on("response", self.answers.append)
+        self.page.on("response", lambda answer: self.answers.append(answer))
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
