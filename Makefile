@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -name '*.onnx' -o -path '*/shipped/*' -type f) CMakeLists.txt pyproject.toml
+SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -name '*.onnx' -o -path '*/shipped/*' -type f -o -path '*/server/page/*' -type f) CMakeLists.txt pyproject.toml
 
 .PHONY: demo test slow check format sanitize sanitize-all bench wheel clean
 .DELETE_ON_ERROR:
@@ -12,10 +12,10 @@ SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py
 demo: $(VENV)/installed $(VENV)/plot $(VENV)/train
 	$(BIN)/mch demo --out demo
 
-test: $(VENV)/installed $(VENV)/test $(VENV)/train
+test: $(VENV)/installed $(VENV)/test $(VENV)/train $(VENV)/browser
 	$(BIN)/pytest tests -m "not slow"
 
-slow: $(VENV)/installed $(VENV)/test $(VENV)/train
+slow: $(VENV)/installed $(VENV)/test $(VENV)/train $(VENV)/browser
 	$(BIN)/pytest tests -m slow
 
 check: $(VENV)/installed $(VENV)/test $(VENV)/train $(VENV)/bench $(VENV)/dev
@@ -60,6 +60,11 @@ clean:
 $(VENV)/python:
 	@command -v c++ >/dev/null || { apt-get update -qq && apt-get install -y -qq g++; }
 	$(PYTHON) -m venv $(VENV) 2>/dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv python3-dev && $(PYTHON) -m venv $(VENV); }
+	touch $@
+
+# The tests of the page run in Debian's Chromium; where there is neither, they are skipped.
+$(VENV)/browser: $(VENV)/python
+	@command -v chromium >/dev/null || ! command -v apt-get >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 	touch $@
 
 $(VENV)/installed: $(VENV)/python $(SOURCES)

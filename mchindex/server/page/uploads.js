@@ -1,0 +1,30 @@
+// Pictures that were searched with but are not in the index. The service keeps none of them: it answers with
+// their codes, which go into the address. A small copy stays in this tab, to be shown after a reload.
+
+const SIDE = 512;
+const KEPT = 8;
+const files = new Map(); // by codes
+
+export async function keep(codes, file) {
+	files.set(codes, file);
+	try {
+		const bitmap = await createImageBitmap(file);
+		const scale = Math.min(1, SIDE / Math.max(bitmap.width, bitmap.height));
+		const canvas = new OffscreenCanvas(Math.ceil(bitmap.width * scale), Math.ceil(bitmap.height * scale));
+		canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+		const data = new Uint8Array(await (await canvas.convertToBlob({type: "image/jpeg"})).arrayBuffer());
+		const others = stored().filter(([each]) => each !== codes);
+		sessionStorage.setItem("pictures", JSON.stringify([[codes, btoa(Array.from(data, byte => String.fromCharCode(byte)).join(""))], ...others].slice(0, KEPT)));
+	} catch {
+		// A browser cannot show every picture (HEIC), and its storage is limited. The search works without it.
+	}
+}
+
+/** The picture of a search by codes; nothing if this tab does not have it. */
+export function kept(codes) {
+	const found = stored().find(([each]) => each === codes);
+	if (found && !files.has(codes)) files.set(codes, new Blob([Uint8Array.from(atob(found[1]), letter => letter.charCodeAt(0))], {type: "image/jpeg"}));
+	return files.get(codes);
+}
+
+const stored = () => JSON.parse(sessionStorage.getItem("pictures") ?? "[]");
