@@ -104,7 +104,7 @@ def test_an_index_without_a_precision_has_floats(tmp_path: Path) -> None:
 
 def test_an_export_keeps_the_precision(tmp_path: Path) -> None:
     for precision in ("float", "int8"):
-        with MCHIndex.open(tmp_path / f"{precision}.mch", precision=precision) as index:  # type: ignore[arg-type]
+        with MCHIndex.open(tmp_path / f"{precision}.mch", precision=precision) as index:
             index.add(PICTURES[:2], progress=False)
         with (tmp_path / f"{precision}.jsonl").open("wb") as file:
             export_index(tmp_path / f"{precision}.mch", file)

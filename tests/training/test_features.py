@@ -48,8 +48,9 @@ class Counting(Extractor):
         load: Callable[[T], Job | None],
         regions: int,
         bytes_of: Callable[[T], int] = lambda source: 0,
+        skip: Callable[[T], bool] = lambda source: False,
     ) -> Iterator[Extracted[T]]:
-        for part in super().stream(sources, load, regions, bytes_of):
+        for part in super().stream(sources, load, regions, bytes_of, skip):
             self.seen += sum(part.loaded)
             yield part
 
