@@ -382,9 +382,9 @@ class Searcher {
     // Scans the loose codes, chunk by chunk for all pending tasks, so that a chunk is read from memory once.
     //
     // It is faster to look only as far as K images are expected, and further only if that fails: else many come nearer
-    // and nearer while a scan goes on. Loose codes are in no order, so the first ones are a sample. It shows whether
-    // any come as near as uniform ones would; then the plan knows how far to look. Else what was found up to now tells
-    // it, and tells it better and better.
+    // and nearer while a scan goes on. Loose codes are in no order, so the first ones are a sample. If any come as near
+    // as uniform ones would, K images are no further away than among uniform codes, and the plan knows how far that is.
+    // What is found on the way shows whether they are nearer, and shows it better and better.
     void scan_loose(const View<C>& part, uint32_t p, const Plan<C>& plan) {
         if (pending_.empty()) return;
         const Segment<C>& seg = *part.seg;
@@ -396,15 +396,16 @@ class Searcher {
             t->guess = {seg.bits};
             t->learns = false;
             if (t->found.full()) continue;
-            if (kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample), t->query, {plan.nearest},
-                                  index_, distance_)) {
-                t->guess = plan.guess;
-            } else if (share > 0 && share < 0.1) {
-                t->learns = true;
+            const bool uniform = kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample), t->query,
+                                                   {plan.nearest}, index_, distance_);
+            if (uniform) t->guess = plan.guess;
+            t->learns = share > 0 && share < 0.1;
+            if (t->learns) {
                 t->before = t->found.hits().size();
                 std::fill_n(near_by_, seg.bits + 1, 0);
-                kernels<C>().scan(seg.codes(), begin, begin + chunk, t->query, {seg.bits}, index_, distance_);
-                for (size_t i = 0; i < chunk; ++i) ++near_by_[distance_[i]];
+                const size_t hits =
+                    kernels<C>().scan(seg.codes(), begin, begin + chunk, t->query, t->guess, index_, distance_);
+                for (size_t i = 0; i < hits; ++i) ++near_by_[distance_[i]];
                 look_less_far(*t, share * chunk);
             }
         }
