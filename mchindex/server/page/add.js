@@ -94,7 +94,7 @@ export function showAdd(main, route, {failed, changed, signal}) {
 			words.textContent = `Done: ${summary()}.`;
 		} catch (error) {
 			words.textContent = `Stopped after ${count(tally.done)} of ${all}: ${summary()}. Add the same files again to go on.`;
-			if (error.name !== "AbortError") failed(error);
+			failed(error);
 		}
 		stop = null;
 		say(words.textContent);

@@ -68,7 +68,7 @@ function banner(text, ...actions) {
 
 /** Says what went wrong: in `place`, if nothing else is shown there, or else above the page. */
 function failed(error, place) {
-	if (error instanceof Gone) return; // the banner says so
+	if (error instanceof Gone || error.name === "AbortError") return; // the banner says so, or the view was left
 	const ours = error instanceof Error && !(error instanceof Problem);
 	if (ours) console.error(error);
 	const text = ours ? "Something went wrong in this page. Reload it." : error.message;

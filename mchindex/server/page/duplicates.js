@@ -17,7 +17,6 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 	const elements = new Map(); // by id
 	let groups = 0;
 	let cursor;
-	let busy = false;
 
 	const list = h("div");
 	const note = h("p.hint", "Looking for duplicates… With many images this takes a while.");
@@ -107,8 +106,6 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 	}
 
 	async function fetch() {
-		if (busy) return;
-		busy = true;
 		try {
 			const page = await get("duplicates", {level, cursor, limit: PAGE}, signal);
 			page.groups.forEach(drawGroup);
@@ -124,14 +121,12 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 			end.set(false);
 			note.textContent = "";
 			failed(error, groups ? null : list);
-		} finally {
-			busy = false;
 		}
 	}
 
 	last.images = [];
 	last.search = null;
-	fetch();
+	end.next();
 	return {title: "Duplicates"};
 }
 

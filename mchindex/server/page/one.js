@@ -16,7 +16,7 @@ export function showImage(main, {id}, {failed, signal}) {
 		.then(record => draw(article, record))
 		.then(() => post("search", {id, k: NEIGHBOURS, explain: true}, signal))
 		.then(({hits}) => hits.length && article.append(neighbours(id, hits)))
-		.catch(error => error.name === "AbortError" || failed(error, article.firstChild ? null : article));
+		.catch(error => failed(error, article.firstChild ? null : article));
 	const onKey = e => {
 		const way = {ArrowLeft: -1, ArrowRight: 1}[e.key];
 		if (!way || e.defaultPrevented || isCommand(e) || e.target.closest("input, .hits")) return;

@@ -97,10 +97,7 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 		}
 	}
 
-	let busy = false;
 	async function fetch() {
-		if (busy) return;
-		busy = true;
 		try {
 			const asked = request(route, found.hits.length);
 			const answer = await post("search", asked, signal);
@@ -116,13 +113,11 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 			end.set(false);
 			visited.textContent = "";
 			failed(error, found.hits.length ? null : below);
-		} finally {
-			busy = false;
 		}
 	}
 
 	if (found.answer) draw(found.hits);
-	else fetch();
+	else end.next();
 	return {title: title(route)};
 }
 

@@ -63,13 +63,20 @@ function beyond(all, at, way) {
 
 /** Calls `fetch` when the end of the page comes near; a button does the same. `set` says whether there is more. */
 export function more(fetch, signal) {
-	const element = h("p.more", {hidden: true}, h("button", {onclick: fetch}, "Show more"));
-	const seen = new IntersectionObserver(([entry]) => entry.isIntersecting && fetch(), {rootMargin: "600px"});
+	let busy = false;
+	const next = async () => {
+		if (busy) return;
+		busy = true;
+		await fetch();
+		busy = false;
+	};
+	const element = h("p.more", {hidden: true}, h("button", {onclick: next}, "Show more"));
+	const seen = new IntersectionObserver(([entry]) => entry.isIntersecting && next(), {rootMargin: "600px"});
 	const set = there => {
 		element.hidden = !there;
 		seen.disconnect();
 		if (there) seen.observe(element);
 	};
 	signal.addEventListener("abort", () => seen.disconnect());
-	return {element, set};
+	return {element, set, next};
 }
