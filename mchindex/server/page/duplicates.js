@@ -38,7 +38,7 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 			const {classList, lastChild} = elements.get(id);
 			classList.toggle("kept", decision === "keep");
 			classList.toggle("discarded", decision === "discard");
-			if (write) [...lastChild.children].forEach((button, i) => button.setAttribute("aria-pressed", decision === ["keep", "discard"][i]));
+			if (write) [...lastChild.children].forEach((button, i) => (button.ariaPressed = decision === ["keep", "discard"][i]));
 		}
 		const of = decision => [...decisions.values()].filter(each => each === decision).length;
 		tally.textContent = `${count(of("keep"))} to keep, ${count(of("discard"))} to discard`;
@@ -100,7 +100,7 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 			elements.set(each.id, element);
 			return element;
 		});
-		list.append(h("section.group", {"aria-label": label}, h("div.head", h("h2", label), write && h("button.quiet.small", {onclick: suggest}, `Keep ${best.name}, discard the rest`)), h("ul.copies", copies)));
+		list.append(h("section.group", h("div.head", h("h2", label), write && h("button.quiet.small", {onclick: suggest}, `Keep ${best.name}, discard the rest`)), h("ul.copies", copies)));
 		set(images.map(each => [each.id, each.decision]));
 		last.images.push(...images);
 	}

@@ -1,6 +1,6 @@
 // A search: what was asked, how it is ordered and filtered, and the hits.
 
-import {get, image, post, showBlob, upload} from "./api.js";
+import {get, image, post, showBlob} from "./api.js";
 import {isWhole, outline, PartChooser, pixels, place, shares} from "./box.js";
 import {count, h, icon, plural, say, state} from "./dom.js";
 import {filterChips, filterForm} from "./filters.js";
@@ -28,7 +28,7 @@ export async function searchFile(file, {box, region, rank, filter} = {}) {
 	const form = new FormData();
 	form.append("request", JSON.stringify({...request({rank, filter}, 0), region, explain: true}));
 	form.append("file", file);
-	const answer = await upload("search", form);
+	const answer = await post("search", form);
 	const route = {view: "search", codes: answer.query.codes, region: box, rank, filter};
 	keep(route.codes, file);
 	answers.set(link(route), {hits: answer.hits, answer, fresh: true});
