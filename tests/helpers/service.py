@@ -86,7 +86,7 @@ def running(folder: Path, limits: Limits | None = None, **settings: Any) -> Iter
             assert told.wait(30)
             headers = {} if chosen.key is None else {"api-key": chosen.key}
             with httpx.Client(base_url=urls[0], headers=headers, timeout=60) as client:
-                while client.get("/readyz").status_code == 503:  # the model is being loaded
+                while "the model is being loaded" in client.get("/readyz").text:
                     time.sleep(0.01)
                 yield Service(urls[0], index, client)
         finally:
