@@ -5,6 +5,7 @@ Some also derive from a built-in exception that callers may want to catch, such 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -59,6 +60,35 @@ class StoreDamagedError(StoreError):
 
 class StoreBusyError(StoreError):
     """Another process is writing to the index."""
+
+
+class KeyTooSmallError(StoreError):
+    """Images would get keys that are not above those in the index: another process has added some
+    since the keys were chosen."""
+
+    def __init__(self, key: int, last: int) -> None:
+        self.key, self.last = key, last
+        super().__init__(f"the key {key} is not above the last one, {last}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key, self.last)
+
+
+class ShardUnavailableError(StoreError):
+    """Shards of a cluster did not answer in time. `shards` are their numbers."""
+
+    def __init__(self, shards: Sequence[int], reason: str) -> None:
+        self.shards, self.reason = tuple(shards), reason
+        self.answers: dict[int, Any] = {}  # of the other shards
+        several = "s" if len(self.shards) > 1 else ""
+        super().__init__(f"shard{several} {', '.join(map(str, shards))} did not answer: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.shards, self.reason)
+
+
+class ShardsMovedError(StoreError):
+    """A rebalance has replaced the shards of a cluster: try again with the new ones."""
 
 
 class ModelMismatchError(StoreError):

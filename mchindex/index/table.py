@@ -236,17 +236,18 @@ class LiveTable:
                 self.refresh()
                 self._save_snapshot()
 
-    def insert(self, rows: Sequence[Row]) -> Mapping[Id, Known]:
-        """Stores images and adds their codes to the table; returns the images they replaced."""
+    def insert(self, rows: Sequence[Row], keys: Sequence[int] | None = None) -> Mapping[Id, Known]:
+        """Stores images and adds their codes to the table; returns the images they replaced. `keys`
+        is passed to `Store.insert`."""
         self._check(rows)
         self.refresh()
         before = self._position
-        done = self._store.insert(rows)
+        done = self._store.insert(rows, keys)
         codes = [row.codes for row in done.rows]
         entries = np.frombuffer(b"".join(codes), code_type(self._bits))
         counts = np.fromiter(map(len, codes), np.int64, len(codes)) // entries.itemsize
-        keys = np.arange(done.first, done.first + len(codes), dtype=np.int64)
-        owners, images = np.repeat(keys, counts), keys.tolist()
+        images = list(done.keys)
+        owners = np.repeat(np.array(images, np.int64), counts)
         fine = [
             None if row.fine is None else pack_fine(key, row.fine)
             for key, row in zip(images, done.rows, strict=True)
