@@ -57,8 +57,9 @@ def serve() -> Iterator[Serve]:
         yield lambda index, **settings: stack.enter_context(Served(index, **settings))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Closed after each module: while Playwright runs, no other test can start an event loop."""
     if find_chromium() is None:
         pytest.skip("chromium is not installed; make test installs it")
     with chromium() as running:
