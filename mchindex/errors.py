@@ -5,7 +5,8 @@ Some also derive from a built-in exception that callers may want to catch, such 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 
@@ -62,24 +63,19 @@ class StoreBusyError(StoreError):
     """Another process is writing to the index."""
 
 
-class KeyTooSmallError(StoreError):
-    """Images would get keys that are not above those in the index: another process has added some
-    since the keys were chosen."""
+class StaleKeysError(StoreError):
+    """Images would get keys that another writer may have used since they were chosen."""
 
-    def __init__(self, key: int, last: int) -> None:
-        self.key, self.last = key, last
-        super().__init__(f"the key {key} is not above the last one, {last}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.key, self.last)
+    answers: Mapping[int, Any] = MappingProxyType({})  # of the shards that took their images
 
 
 class ShardUnavailableError(StoreError):
     """Shards of a cluster did not answer in time. `shards` are their numbers."""
 
+    answers: Mapping[int, Any] = MappingProxyType({})  # of the other shards
+
     def __init__(self, shards: Sequence[int], reason: str) -> None:
         self.shards, self.reason = tuple(shards), reason
-        self.answers: dict[int, Any] = {}  # of the other shards
         several = "s" if len(self.shards) > 1 else ""
         super().__init__(f"shard{several} {', '.join(map(str, shards))} did not answer: {reason}")
 

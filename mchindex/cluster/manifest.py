@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,13 @@ class Manifest:
 
     shards: tuple[str, ...]  # the names of their folders
     replicas: int = 0  # of each shard, besides the one that writes
-    resources: tuple[str, ...] = ()  # of Ray, see docs/cluster.md; shard i needs one of them
+    resources: Mapping[str, str] = field(default_factory=dict)  # of Ray, that shards need
     uuid: str = field(default_factory=lambda: uuid.uuid4().hex)
     generation: int = 1  # grows when the shards become others
     facts: dict[str, Any] = field(default_factory=dict)  # what the codes are, as in a store
+    created: bool = False  # whether the folders of the shards have been made
     moving: tuple[str, ...] = ()  # the shards that a rebalance is filling
+    leftover: tuple[str, ...] = ()  # shards that are to be deleted
 
     @classmethod
     def exists(cls, folder: str | os.PathLike[str]) -> bool:
@@ -60,41 +63,74 @@ class Manifest:
     @classmethod
     def _of_json(cls, facts: dict[str, Any]) -> Manifest:
         made = cls(
-            tuple(facts["shards"]), facts["replicas"], tuple(facts["resources"]), facts["uuid"],
-            facts["generation"], facts["facts"], tuple(facts["moving"]),
+            tuple(facts["shards"]), facts["replicas"], facts["resources"], facts["uuid"],
+            facts["generation"], facts["facts"], facts["created"], tuple(facts["moving"]),
+            tuple(facts["leftover"]),
         )  # fmt: skip
         # A name with a slash would lead out of the folder.
-        if not all(re.fullmatch(r"shard-\d{3,6}\.mch", name) for name in made.shards + made.moving):
+        names = made.shards + made.moving + made.leftover
+        if not all(re.fullmatch(r"shard-\d{3,6}\.mch", name) for name in names):
             raise ValueError("shards must be named like shard-000.mch")
         if not 1 <= len(made.shards) <= MOST_SHARDS or len(set(made.shards)) < len(made.shards):
             raise ValueError(f"there must be 1 to {MOST_SHARDS} shards, all different")
-        if type(made.generation) is not int or not isinstance(made.facts, dict):
-            raise ValueError("its generation or its facts are invalid")
+        if type(made.generation) is not int or type(made.created) is not bool:
+            raise ValueError("its generation, or whether it was created, is invalid")
+        if not isinstance(made.facts, dict):
+            raise ValueError("its facts are invalid")
         if not re.fullmatch(r"[0-9a-f]{32}", made.uuid):
             raise ValueError("its uuid is invalid")
         check_replicas(made.replicas)
-        check_resources(made.resources)
+        if not isinstance(made.resources, dict):
+            raise ValueError("its resources are invalid")
+        check_resources(list(made.resources.values()))
         return made
 
     def write(self, folder: Path) -> None:
         facts = {
             "format": FORMAT, "version": VERSION, "uuid": self.uuid, "generation": self.generation,
             "shards": list(self.shards), "replicas": self.replicas,
-            "resources": list(self.resources), "moving": list(self.moving), "facts": self.facts,
+            "resources": dict(self.resources), "created": self.created, "moving": list(self.moving),
+            "leftover": list(self.leftover), "facts": self.facts,
         }  # fmt: skip
         write_file(folder / FILE, json_text.dumps(facts))
 
     def with_facts(self, **facts: Any) -> Manifest:
         return replace(self, facts={**self.facts, **facts})
 
+    def place(self, name: str) -> list[Any]:
+        """What the index of a shard records, so that no shard is taken for another."""
+        names = self.moving if name in self.moving else self.shards
+        return [self.uuid, name, len(names)]
+
+    def give_up_moving(self) -> Manifest:
+        """Without the shards that a rebalance is filling."""
+        return replace(self, moving=(), leftover=self.leftover + self.moving)
+
+    def moved(self) -> Manifest:
+        """With the shards that a rebalance has filled."""
+        return replace(
+            self, shards=self.moving, moving=(), leftover=self.leftover + self.shards,
+            generation=self.generation + 1,
+        )  # fmt: skip
+
+    def clean(self) -> Manifest:
+        """Once the leftover shards have been deleted."""
+        left = {n: r for n, r in self.resources.items() if n not in self.leftover}
+        return replace(self, leftover=(), resources=left)
+
     def more_shards(self, number: int) -> tuple[str, ...]:
         """The names of new shards: no shard has had them before."""
-        last = max(int(name[6:-4]) for name in self.shards + self.moving)
+        last = max(int(name[6:-4]) for name in self.shards + self.moving + self.leftover)
         return shard_names(number, last + 1)
 
 
 def shard_names(number: int, first: int = 0) -> tuple[str, ...]:
     return tuple(f"shard-{i:03}.mch" for i in range(first, first + number))
+
+
+def spread(resources: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Which resource each shard needs."""
+    return {name: resources[i % len(resources)] for i, name in enumerate(names) if resources}
 
 
 def check_shards(number: Any) -> int:

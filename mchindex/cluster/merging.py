@@ -67,7 +67,10 @@ def _sorted_by(
     # At one distance, Algorithm 1 visits the largest mask first, read as a big-endian number.
     more = -masks.shape[-1] % 8
     words = np.pad(masks, ((0, 0), (0, 0), (0, more))).view(">u8")
-    return [*(~words[..., i].astype(np.uint64) for i in reversed(range(words.shape[-1]))), distances]
+    return [
+        *(~words[..., i].astype(np.uint64) for i in reversed(range(words.shape[-1]))),
+        distances,
+    ]
 
 
 def _joined(columns: Sequence[NDArray[Any]], missing: float, width: int) -> NDArray[Any]:
@@ -79,6 +82,4 @@ def _joined(columns: Sequence[NDArray[Any]], missing: float, width: int) -> NDAr
 
 def _joined_masks(parts: Sequence[Found], width: int) -> NDArray[np.uint8]:
     masks = [part.masks for part in parts if part.masks is not None]
-    return np.concatenate(
-        [np.pad(m, ((0, 0), (0, width - m.shape[1]), (0, 0))) for m in masks], 1
-    )
+    return np.concatenate([np.pad(m, ((0, 0), (0, width - m.shape[1]), (0, 0))) for m in masks], 1)

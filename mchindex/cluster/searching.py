@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from mchindex.cluster.shard import Facts, Part
 from mchindex.cluster.shards import Shards
 from mchindex.cluster.store import ClusterStore
 from mchindex.cluster.table import ClusterTable
-from mchindex.errors import ShardUnavailableError, StoreError
+from mchindex.errors import StoreError
 from mchindex.index.arguments import Filter, Limits
 from mchindex.index.identity import Identity
 from mchindex.index.ranking import Query, Reach, takes_candidates
@@ -34,11 +35,9 @@ class _OutdatedError(Exception):
 class ClusterSearcher(Searcher):
     """Searches of all shards. A query is encoded once and sent to each shard."""
 
-    def __init__(
-        self, store: ClusterStore, table: ClusterTable, identity: Identity, partial: bool
-    ) -> None:
+    def __init__(self, store: ClusterStore, table: ClusterTable, identity: Identity) -> None:
         super().__init__(store, table, identity)
-        self._cluster, self._tables, self._partial = store, table, partial
+        self._cluster, self._tables = store, table
 
     def search(
         self,
@@ -77,9 +76,11 @@ class ClusterSearcher(Searcher):
         if that leads to something else, the search is done again.
         """
         leave_out = () if search.selection is None else search.selection.leave_out
-        plan = _Plan.of(search, self._tables.seen or self._tables.facts(), None, leave_out)
+        regions = max(1, len(self._identity.regions))
+        seen = self._tables.seen or self._tables.facts()
+        plan = _Plan.of(search, seen, None, leave_out, regions)
         for _ in range(TRIES):
-            parts = self._cluster.run(lambda shards: self._ask(shards, search, plan))
+            parts = self._cluster.run(partial(self._ask, search=search, plan=plan))
             facts = Facts.total([part.facts for part in parts])
             self._tables.seen = facts
             if search.rank != "code" and facts.without_fine:
@@ -88,7 +89,7 @@ class ClusterSearcher(Searcher):
             excluded = [
                 [key for part in parts for key in part.excluded[i]] for i in range(len(leave_out))
             ]
-            right = _Plan.of(search, facts, sum(allowed) if allowed else None, excluded)
+            right = _Plan.of(search, facts, sum(allowed) if allowed else None, excluded, regions)
             if plan == right:
                 return search.cut(self._joined(parts, plan), excluded)
             plan = right
@@ -96,33 +97,30 @@ class ClusterSearcher(Searcher):
 
     def _ask(self, shards: Shards, search: Search, plan: _Plan) -> list[Part]:
         if not plan.candidates:
-            return self._whole(shards, "search", search, plan.count, None)
-        reach = Reach.of(self._whole(shards, "near", search))
-        parts: list[Part] = self._whole(shards, "search", search, plan.count, reach)
-        assert plan.count is not None
-        keys = np.concatenate([part.found.keys for part in parts], 1)
-        few = np.flatnonzero((keys >= 0).sum(1) < plan.count)
-        if len(few):
-            again = search.at(few)
-            for part, more in zip(parts, self._whole(shards, "search", again, plan.count, None), strict=True):
-                part.found.put(few, more.found)
-        return parts
+            return list(self._answers_of(shards, "search", search, plan.hits, None).values())
+        reach = Reach.of(list(self._answers_of(shards, "near", search).values()))
+        parts = self._answers_of(shards, "search", search, plan.hits, reach)
+        assert plan.hits is not None
+        keys = np.concatenate([part.found.keys for part in parts.values()], 1)
+        few = np.flatnonzero((keys >= 0).sum(1) < plan.hits)  # as in `ranked`
+        if not len(few):
+            return list(parts.values())
+        whole = self._answers_of(shards, "search", search.at(few), plan.hits, None)
+        for i in parts.keys() & whole.keys():
+            parts[i].found.put(few, whole[i].found)
+            parts[i].found.partial |= whole[i].found.partial
+        return [part for i, part in parts.items() if i in whole]
 
-    def _whole(self, shards: Shards, name: str, *arguments: Any) -> list[Any]:
-        """The answers of all shards, or of those that answer, if that is allowed."""
-        try:
-            return shards.all(name, *arguments)
-        except ShardUnavailableError as error:
-            if not self._partial or not error.answers:
-                raise
-            answers = [error.answers[i] for i in sorted(error.answers)]
-            for part in answers:
-                if isinstance(part, Part):
-                    part.found.partial = True
-            return answers
+    def _answers_of(self, shards: Shards, name: str, *arguments: Any) -> dict[int, Any]:
+        """The answers of the shards; parts say so if not all shards answered."""
+        answers = self._cluster.answering(shards, name, *arguments)
+        for part in answers.values() if len(answers) < len(shards) else ():
+            if isinstance(part, Part):
+                part.found.partial = True
+        return answers
 
     def _joined(self, parts: Sequence[Part], plan: _Plan) -> Found:
-        count = plan.count
+        count = plan.hits
         if count is None:  # all within a radius
             count = 1 + sum(int((part.found.keys >= 0).sum()) for part in parts)
         found = merged([part.found for part in parts], count)
@@ -131,11 +129,11 @@ class ClusterSearcher(Searcher):
         return found
 
 
-class _Plan(tuple[Any, ...]):
-    """How to search: how many hits to ask for, and whether "best" takes candidates."""
+class _Plan(NamedTuple):
+    """How to search."""
 
-    count: int | None
-    candidates: bool
+    hits: int | None  # to ask for; None: all within the radius
+    candidates: bool  # whether "best" takes candidates
 
     @classmethod
     def of(
@@ -144,12 +142,13 @@ class _Plan(tuple[Any, ...]):
         facts: Facts,
         allowed: int | None,
         excluded: Sequence[Sequence[Any]],
+        regions: int,
     ) -> _Plan:
         count = search.count(max(map(len, excluded), default=0), facts.fine)
         images = facts.fine if allowed is None else min(facts.fine, allowed)
         candidates = (
             count is not None
             and isinstance(search.query, Query)
-            and takes_candidates(search.rank, count, search.budget, images, search.regions)
+            and takes_candidates(search.rank, count, search.budget, images, regions)
         )
         return cls(count, candidates)

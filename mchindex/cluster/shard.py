@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex.errors import NotAnIndexError
+from mchindex.errors import NotAnIndexError, StaleKeysError
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.facade import MCHIndex
 from mchindex.index.ranking import Near, Query, Reach, compared, nearest
@@ -27,6 +27,7 @@ from mchindex.index.table import Tables
 from mchindex.storage.records import Id, Known, Row
 from mchindex.storage.store import Facet, Store
 
+PLACE = "shard"  # what a store records about its place in a cluster
 WAIT = 60.0  # seconds for another process that writes to the shard, such as one that is ending
 
 
@@ -62,19 +63,18 @@ class Part:
 class Shard:
     """An index on disk, as a part of a cluster."""
 
-    def __init__(
-        self, folder: str, facts: Mapping[str, Any] | None, model: str | None = None
-    ) -> None:
-        """Opens the index in a folder. `facts`, what the codes are, create it if it is missing;
-        `model` is the folder of a model that does not ship."""
-        if facts is not None:
-            create(Path(folder), facts, None if model is None else Path(model))
-        elif not Store.exists(folder):
-            raise NotAnIndexError(f"{folder} is not an index")
+    def __init__(self, folder: str, place: Sequence[Any]) -> None:
+        """Opens the index in a folder. `place` is what `create` was given."""
         self._index = MCHIndex.open(folder, create=False, wait=WAIT)
         self._store, self._live = self._index._store, self._index._live
         self._searcher = self._index._searcher
-        self._epoch = int.from_bytes(os.urandom(6), "big")
+        self._opened = int.from_bytes(os.urandom(6), "big")
+        self._writer = ""  # the token of the writer whose images are taken
+        if self._store.get(PLACE) != list(place):
+            self._index.close()
+            raise NotAnIndexError(
+                f"{folder} belongs elsewhere: it is {self._store.get(PLACE)}, not {list(place)}"
+            )
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls one of the methods below by its name."""
@@ -131,22 +131,15 @@ class Shard:
         return self._live.consistently(None, lambda tables, _: Facts.of(tables))
 
     def in_bucket(self, codes: NDArray[np.uint8]) -> list[int]:
-        return self._index.queries.in_bucket(codes)
+        return self._live.in_bucket(codes)
 
-    def content(self) -> dict[str, Any] | None:
-        """The content of the table of fine codes; None if there is none."""
-        fine = self._live.fine
-        return None if fine is None else fine.content()
+    def content(self) -> tuple[NDArray[np.int64], dict[str, Any] | None]:
+        """The keys of all images, and the content of the table of fine codes, if there is one."""
+        keys = self._store.matching({})
+        return keys, None if self._live.fine is None else self._live.fine.content()
 
     def fine_codes(self, keys: Sequence[int]) -> dict[int, NDArray[np.uint8]]:
-        """The fine codes (regions, bytes) of the images that are here."""
-        fine, found = self._live.fine, {}
-        for key in keys if fine is not None else ():
-            try:
-                found[key] = fine.read([key])[0]
-            except KeyError:
-                continue
-        return found
+        return self._live.fine_codes(keys)
 
     # Reading records.
 
@@ -187,7 +180,7 @@ class Shard:
         return {row.key: row.id for row in self.rows(keys).values() if row.codes}
 
     def facets(self, most: int) -> list[Facet]:
-        return self._store.facets(most)
+        return self._store.facets(most, mixed=True)
 
     def decisions(self) -> dict[Id, str]:
         return self._store.decisions()
@@ -200,7 +193,7 @@ class Shard:
 
     def version(self) -> tuple[int, ...]:
         """A value that changes with every commit, and when the shard is opened again."""
-        return (self._epoch, *self._store.version())
+        return (self._opened, *self._store.version())
 
     def next_id(self) -> int:
         return self._store.next_id()
@@ -210,12 +203,21 @@ class Shard:
 
     # Changing records.
 
-    def insert(self, rows: Sequence[Row], keys: Sequence[int]) -> dict[Id, Known]:
-        """Stores images under keys; returns those they replaced. Raises KeyTooSmallError."""
+    def begin(self, token: str) -> int:
+        """Takes images only from a new writer, from now on; returns the last key. What a writer
+        that has died sent off earlier may arrive later, when its keys are no longer free."""
+        with self._live.writing(WAIT):
+            self._writer = token
+            return self._store.state().key
+
+    def insert(self, token: str, rows: Sequence[Row], keys: Sequence[int]) -> dict[Id, Known]:
+        """Stores images under keys; returns those they replaced. Raises StaleKeysError."""
         with self._live.writing(WAIT):
             known = self._store.known([row.id for row in rows])
-            if all(row.id in known and known[row.id].key == key for row, key in zip(rows, keys)):
+            if [known[row.id].key if row.id in known else 0 for row in rows] == list(keys):
                 return {}  # an earlier call did it, and its answer was lost
+            if token != self._writer:
+                raise StaleKeysError("the shard has been opened again, or has another writer")
             return dict(self._live.insert(rows, keys))
 
     def remove(self, ids: Sequence[Id]) -> int:
@@ -235,32 +237,19 @@ class Shard:
             self._store.set(**facts)
         self._live.refresh()
 
-    def backup(self, path: str) -> None:
-        if not Store.exists(path):
-            self._index.backup(path)
 
-    def delete(self) -> None:
-        """Deletes the index. Only when nothing in it is needed any more."""
-        folder = self._index.path
-        self._index.close()
-        assert folder is not None
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def create(folder: Path, facts: Mapping[str, Any], model: Path | None) -> None:
-    """Creates an index that holds codes as the facts of a store say, unless there is one."""
-    if Store.exists(folder):
-        store = Store(folder)
-        with_model = store.get("model") is not None
-        store.close()
-        if with_model:
-            return
-    folder.parent.mkdir(parents=True, exist_ok=True)
+def create(
+    folder: Path, facts: Mapping[str, Any], place: Sequence[Any], model: Path | None
+) -> None:
+    """Creates the index of a shard, unless there is one: `facts` say what its codes are, `place`
+    which shard it is, and `model` is the folder of a model that does not ship."""
+    folder.mkdir(parents=True, exist_ok=True)
     store = Store(folder)
     try:
         with store.writer(WAIT):
-            if model is not None and not (folder / MODEL_FOLDER).is_dir():
-                shutil.copytree(model, folder / MODEL_FOLDER)
-            store.set(**facts)
+            if store.get(PLACE) is None:
+                if model is not None:
+                    shutil.copytree(model, folder / MODEL_FOLDER, dirs_exist_ok=True)
+                store.set(**facts, **{PLACE: list(place)})
     finally:
         store.close()

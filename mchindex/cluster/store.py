@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import heapq
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +20,9 @@ from mchindex.cluster.manifest import Manifest
 from mchindex.cluster.placing import by_shard
 from mchindex.cluster.shards import Opener, Shards
 from mchindex.errors import (
-    KeyTooSmallError,
     ShardsMovedError,
     ShardUnavailableError,
+    StaleKeysError,
     StoreError,
 )
 from mchindex.storage.folder import Folder
@@ -27,6 +31,7 @@ from mchindex.storage.records import Id, Known, Row
 from mchindex.storage.schema import State
 from mchindex.storage.store import Facet, Store
 
+CREATING = 60.0  # seconds to wait for another process that creates the same cluster
 PAGE = 1000  # records read from a shard at a time
 TRIES = 5  # with new shards, or new keys, before something else must be wrong
 T = TypeVar("T")
@@ -35,42 +40,61 @@ T = TypeVar("T")
 class ClusterStore(Store):
     """The records of all shards. It has no connections of its own: each shard has a store."""
 
-    def __init__(self, folder: Path, manifest: Manifest, opener: Opener) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, opener: Opener, partial_ok: bool = False
+    ) -> None:
+        """With `partial_ok`, searches do without shards that do not answer."""
         self.name, self.folder = str(folder), folder
         self._place = Folder(folder)
         self._writer = WriterLock(self._place, self.name)
-        self._opener = opener
+        self._opener, self._partial_ok = opener, partial_ok
         self._lock = threading.RLock()
         self._manifest = manifest
         self._shards: Shards | None = None
         self._closed = False
-        self._next_key = 0  # for the next image, within `writer`
+        self._token, self._next_key = "", 0  # within `writer`: see `Shard.begin`
+        self.rebalancing = False
 
     @property
     def manifest(self) -> Manifest:
         return self._manifest
 
-    def open_shards(self, create: bool) -> None:
-        self._shards = self._opener(self.folder_, self._manifest, self._manifest.shards, create)
+    def open_shards(self) -> None:
+        """Opens the shards, which are created first if the cluster is new."""
+        if not self._manifest.created:
+            with self.writer(CREATING):
+                if not self._manifest.created:  # another process may have been first
+                    self._opener.create(self.folder_, self._manifest, self._manifest.shards)
+                    self.save(replace(self._manifest, created=True))
+        self._shards = self._opener.open(self.folder_, self._manifest, self._manifest.shards)
 
     @property
     def folder_(self) -> Path:
         assert self.folder is not None
         return self.folder
 
-    def shards_to_fill(self, names: Sequence[str]) -> Shards:
+    def shards_to_fill(self) -> Shards:
         """New shards, or those that an interrupted rebalance has begun to fill."""
-        return self._opener(self.folder_, self._manifest, names, True)
+        manifest = self._manifest
+        self._opener.create(self.folder_, manifest, manifest.moving)
+        return self._opener.open(self.folder_, manifest, manifest.moving)
+
+    def delete_leftovers(self) -> None:
+        """Within `writer`: deletes shards that are no longer needed."""
+        manifest = self._manifest
+        if manifest.leftover:
+            self._opener.delete(self.folder_, manifest, manifest.leftover)
+            self.save(manifest.clean())
 
     def save(self, manifest: Manifest) -> None:
         """Within `writer`: makes the cluster what a manifest says."""
         manifest.write(self.folder_)
         self._manifest = manifest
 
-    def use(self, shards: Shards) -> None:
-        """Asks other shards from now on."""
-        with self._lock:
-            self._shards = shards
+    def follow(self) -> None:
+        """Asks the shards that a rebalance has filled from now on."""
+        assert self._shards is not None
+        self._reload(self._shards)
 
     def run(self, work: Callable[[Shards], T]) -> T:
         """Runs what asks shards, again if a rebalance has replaced them meanwhile."""
@@ -94,9 +118,18 @@ class ClusterStore(Store):
             if manifest.generation == old.manifest.generation:
                 return False
             self._manifest = manifest
-            self._shards = self._opener(self.folder_, manifest, manifest.shards, False)
+            self._shards = self._opener.open(self.folder_, manifest, manifest.shards)
             old.close()
             return True
+
+    def answering(self, shards: Shards, name: str, *arguments: Any) -> dict[int, Any]:
+        """The answers of all shards, or of those that answer, if that is allowed."""
+        try:
+            return dict(enumerate(shards.all(name, *arguments)))
+        except ShardUnavailableError as error:
+            if not self._partial_ok or not error.answers:
+                raise
+            return dict(sorted(error.answers.items()))
 
     def everywhere(self, name: str, *arguments: Any) -> list[Any]:
         """The answers of all shards."""
@@ -112,7 +145,9 @@ class ClusterStore(Store):
 
         return self.run(work)
 
-    def _change(self, name: str, things: Iterable[Any], id_of: Callable[[Any], Id], as_: Any) -> Any:
+    def _change(
+        self, name: str, things: Iterable[Any], id_of: Callable[[Any], Id], as_: Any
+    ) -> Any:
         """Like `_each`, for what changes records: `as_` makes an argument of a shard's things."""
         given = list(things)
 
@@ -150,7 +185,9 @@ class ClusterStore(Store):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Any]:
-        raise StoreError(f"{self.name} is a cluster, whose shards have the records: this is not possible")
+        raise StoreError(
+            f"{self.name} is a cluster, whose shards have the records: this is not possible"
+        )
         yield
 
     transaction = reading
@@ -168,8 +205,10 @@ class ClusterStore(Store):
         with self._writer.hold(wait):
             if self._shards is not None:
                 self._reload(self._shards)
-                manifest = Manifest.read(self.folder_)
-                self._manifest = manifest
+            if not self.rebalancing:
+                self._manifest = Manifest.read(self.folder_)
+                if self._manifest.moving:  # what a rebalance has copied would be outdated
+                    self.save(self._manifest.give_up_moving())
             yield
 
     # Facts about the cluster itself.
@@ -209,7 +248,13 @@ class ClusterStore(Store):
         if not wanted:
             return {}
         found: dict[int, Row] = {}
-        for rows in self.everywhere("rows", wanted):
+        try:
+            parts = self.everywhere("rows", wanted)
+        except ShardUnavailableError as error:
+            parts = list(error.answers.values())
+            if len({key for rows in parts for key in rows}) < len(set(wanted)):
+                raise
+        for rows in parts:
             # A shard that an image has left only knows that it is gone.
             found.update({key: row for key, row in rows.items() if row.codes or key not in found})
         if len(found) < len(set(wanted)) and not missing_ok:
@@ -222,7 +267,7 @@ class ClusterStore(Store):
     def row(self, id: Id) -> Row | None:
         return self.rows_of([id]).get(id)
 
-    def fine(self, keys: Sequence[int]) -> dict[int, bytes]:
+    def fine(self, keys: Sequence[int]) -> dict[int, builtins.bytes]:
         return _joined(self.everywhere("fine", list(keys)))
 
     def page(self, after: int, limit: int, conditions: Mapping[str, Any] | None) -> list[Row]:
@@ -235,6 +280,11 @@ class ClusterStore(Store):
             yield from rows
             last = rows[-1].key
 
+    def copies(self, after: int, limit: int) -> list[Row]:
+        """Like `page`, with all codes, as `insert` takes them."""
+        pages = self.everywhere("copies", after, limit)
+        return list(heapq.merge(*pages, key=lambda row: row.key))[:limit]
+
     def matching(self, conditions: Mapping[str, Any]) -> NDArray[np.int64]:
         keys = self.everywhere("matching", dict(conditions))
         return np.sort(np.concatenate([np.array(own, np.int64) for own in keys]))
@@ -243,8 +293,7 @@ class ClusterStore(Store):
         names: dict[int, Id] = _joined(self.everywhere("ids", list(keys)))
         return [names[key] for key in sorted(names)]
 
-    def facets(self, most: int) -> list[Facet]:
-        """The values are those of all shards; a key whose kinds differ among shards is left out."""
+    def facets(self, most: int, mixed: bool = False) -> list[Facet]:
         several: dict[str, list[Facet]] = {}
         for facets in self.everywhere("facets", most):
             for facet in facets:
@@ -258,7 +307,8 @@ class ClusterStore(Store):
         return {id: found[id] for id in sorted(keys, key=lambda id: keys[id])}
 
     def next_id(self) -> int:
-        return max(self.everywhere("next_id"))
+        numbers: list[int] = self.everywhere("next_id")
+        return max(numbers)
 
     # Writing, within `writer`.
 
@@ -266,33 +316,41 @@ class ClusterStore(Store):
         """Stores images; returns those that they replaced. Their keys are above all others."""
         left = list({row.id: row for row in rows}.values())
         replaced: dict[Id, Known] = {}
-
-        def work(shards: Shards) -> None:
-            nonlocal left
-            keys = dict(zip((row.id for row in left), range(self._next_key, 1 << 62)))
-            groups = by_shard(left, lambda row: row.id, len(shards))
-            calls = {i: (own, [keys[row.id] for row in own]) for i, own in groups.items()}
-            for done in shards.ask("insert", calls, change=True).values():
-                replaced.update(done)
-            self._next_key += len(left)
-
         for _ in range(TRIES):
-            if not self._next_key:
-                self._next_key = 1 + max(self.everywhere("last_key"))
+            if not self._token:
+                self._token = uuid.uuid4().hex
+                last = self.run(lambda shards: shards.all("begin", self._token, change=True))
+                self._next_key = 1 + max(last)
+            keys = {row.id: self._next_key + i for i, row in enumerate(left)}
+            self._next_key += len(left)
+            groups = by_shard(left, _id_of_row, len(self._manifest.shards))
+            calls = {
+                i: (self._token, own, [keys[row.id] for row in own]) for i, own in groups.items()
+            }
             try:
-                self.run(work)
+                done = self.run(partial(_insert, calls=calls))
+            except StaleKeysError as error:
+                # A shard has been restarted. What the others took keeps its keys.
+                for i, own in error.answers.items():
+                    replaced.update(own)
+                    del groups[i]
+                kept = {row.id for own in groups.values() for row in own}
+                left = [row for row in left if row.id in kept]
+                self._token = ""
+            else:
+                for own in done.values():
+                    replaced.update(own)
                 return replaced
-            except KeyTooSmallError:
-                # What a writer that has died sent off arrived late.
-                self._next_key = 0
         raise StoreError(f"{self.name}: another process writes to its shards: end it")
 
     def forget_keys(self) -> None:
         """Another process may have written meanwhile."""
-        self._next_key = 0
+        self._token = ""
 
     def remove_ids(self, ids: Sequence[Id]) -> int:
-        return sum(self._change("remove", dict.fromkeys(ids), _itself, list))
+        there = self.known(ids)  # a shard that is asked again would have removed none
+        self._change("remove", there, _itself, list)
+        return len(there)
 
     def touch(self, ids: dict[Id, dict[str, Any]]) -> None:
         self._change("touch", ids.items(), _first, dict)
@@ -307,6 +365,14 @@ def _itself(id: Any) -> Id:
     return name
 
 
+def _insert(shards: Shards, calls: Mapping[int, Sequence[Any]]) -> dict[int, dict[Id, Known]]:
+    return shards.ask("insert", calls, change=True)
+
+
+def _id_of_row(row: Row) -> Id:
+    return row.id
+
+
 def _first(pair: Any) -> Id:
     name: Id = pair[0]
     return name
@@ -318,7 +384,7 @@ def _joined(parts: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
 
 def _merged_facet(several: Sequence[Facet], most: int) -> Facet | None:
     first = several[0]
-    if any(facet.kind != first.kind for facet in several):
+    if first.kind == "mixed" or any(facet.kind != first.kind for facet in several):
         return None
     values: list[Any] | None = None
     if all(facet.values is not None for facet in several):

@@ -103,11 +103,15 @@ class MCHIndex:
         try:
             self._store.check_schema()
             self._model = IndexModel(self._store, model, bits, wait, device, precision)
-            self._live = LiveTable(self._store, self.identity, self._model.fine)
-            self._searcher = Searcher(self._store, self._live, self.identity)
+            self._live, self._searcher = self._tables()
         except BaseException:
             self._store.close()
             raise
+
+    def _tables(self) -> tuple[LiveTable, Searcher]:
+        """What follows the store, and what searches it."""
+        live = LiveTable(self._store, self.identity, self._model.fine)
+        return live, Searcher(self._store, live, self.identity)
 
     @classmethod
     def open(

@@ -7,7 +7,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -77,6 +77,15 @@ class Search:
             return None
         count = self.wanted + excluded
         return count if self.rank == "code" else min(count, max(1, fine))
+
+    def at(self, rows: NDArray[np.int64]) -> Search:
+        """The same search for some of the queries."""
+        assert isinstance(self.query, Query)
+        selection = self.selection
+        if selection is not None and selection.leave_out:
+            left = [selection.leave_out[row] for row in rows.tolist()]
+            selection = selection._replace(leave_out=left)
+        return replace(self, query=self.query.at(rows), selection=selection)
 
     def run(
         self,

@@ -137,6 +137,23 @@ class LiveTable:
         self.refresh()
         return self._fine_identity
 
+    def fine_codes(self, keys: Sequence[int]) -> dict[int, NDArray[np.uint8]]:
+        """The fine codes (regions, bytes) of those of the images that are there and have some."""
+        found: dict[int, NDArray[np.uint8]] = {}
+        if (table := self.fine) is None:
+            return found
+        for key in keys:
+            try:
+                found[key] = table.read([key])[0]
+            except KeyError:
+                continue
+        return found
+
+    def in_bucket(self, codes: NDArray[np.uint8]) -> list[int]:
+        """How many images have each of some codes."""
+        counts: list[int] = np.diff(self.current.within(codes, 0).lims).tolist()
+        return counts
+
     @property
     def without_fine(self) -> int:
         """How many images that a search can find have no fine codes."""

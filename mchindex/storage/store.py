@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex.errors import (
-    KeyTooSmallError,
     NotAnIndexError,
+    StaleKeysError,
     StoreDamagedError,
     StoreError,
     StoreVersionError,
@@ -398,7 +398,7 @@ class Store:
             if keys is None:
                 keys = range(state.key + 1, state.key + 1 + len(rows))
             elif len(keys) and keys[0] <= state.key:
-                raise KeyTooSmallError(keys[0], state.key)
+                raise StaleKeysError(f"the key {keys[0]} is not above the last one, {state.key}")
             try:
                 db.execute("SAVEPOINT fresh")
                 self._insert(db, rows, keys, state)
@@ -620,9 +620,10 @@ class Store:
         with self.reading() as db:
             return [read_row(fields) for fields in db.execute(query, (after, *values, limit))]
 
-    def facets(self, most: int) -> list[Facet]:
+    def facets(self, most: int, mixed: bool = False) -> list[Facet]:
         """The keys of the metadata of all images, and their values: those of text if there are at
-        most `most` of them, and the range of numbers."""
+        most `most` of them, and the range of numbers. Keys whose values are of several types are
+        left out, unless `mixed` is true."""
         tops = (
             "SELECT m.key AS name, m.type AS type, m.atom AS atom FROM images, "
             "json_each(CASE WHEN json_valid(metadata) THEN metadata ELSE '{}' END) AS m"
@@ -637,6 +638,8 @@ class Store:
             for name, types, count, low, high in db.execute(kinds).fetchall():
                 kind = _KINDS.get(frozenset(types.split(",")))
                 if kind is None:  # values of several types have no common order
+                    if mixed:
+                        facets.append(Facet(name, "mixed", None, None, None))
                     continue
                 values: list[Any] | None = None
                 if count <= most:
