@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +65,9 @@ class ClusterIndex(MCHIndex):
     ) -> ClusterIndex:
         """Opens the cluster in the folder `path`, or creates it if `create` is true.
 
-        `shards` is the number of shards of a new cluster, 2 by default; `rebalance` changes it.
-        `replicas` is how many further processes search each shard; they must be able to read its
-        folder. `resources` names resources of Ray, such as one per machine: the shards are spread
+        `shards` is the number of shards of a new cluster, 2 by default, and `replicas` how many
+        further processes search each shard, by default none; `rebalance` changes them. A replica
+        runs on the machine of its shard and reads the same folder. `resources` names resources of Ray, such as one per machine: the shards are spread
         over them, and each runs only where its resource is. By default, they run anywhere.
         `address` is that of a running Ray, "auto" for the one of this machine, and "local" starts
         one that ends with this process. None opens the shards in this process, without Ray.
@@ -103,19 +102,24 @@ class ClusterIndex(MCHIndex):
 
     def rebalance(
         self,
-        shards: int,
+        shards: int | None = None,
         *,
+        replicas: int | None = None,
         resources: Sequence[str] | None = None,
         progress: bool | Progress | None = None,
     ) -> None:
-        """Moves the images to another number of shards. Searches go on; adding waits.
+        """Moves the images to another number of shards, or to other resources, and changes how many
+        replicas there are. Searches go on; adding waits.
 
         If it is interrupted, the cluster stays as it is, and calling it again goes on where it
         stopped, unless images have been added, changed or removed meanwhile.
         """
-        check_shards(shards)
+        if shards is not None:
+            check_shards(shards)
+        if replicas is not None:
+            check_replicas(replicas)
         with reporting(progress) as report:
-            rebalance(self._store, shards, resources, self.wait, report)
+            rebalance(self._store, shards, replicas, resources, self.wait, report)
 
     def stats(self) -> dict[str, Any]:
         """Like `MCHIndex.stats`, of all shards together; a code that several shards have counts
@@ -185,4 +189,9 @@ def _manifest(
             f"the shards of {folder} need the resources {list(manifest.resources.values())}, not "
             f"{list(wanted)}: rebalance changes them"
         )
-    return manifest if replicas is None else replace(manifest, replicas=replicas)
+    if replicas not in (None, manifest.replicas):
+        raise ValueError(
+            f"{folder} has {manifest.replicas} replicas per shard, not {replicas}: rebalance "
+            "changes that"
+        )
+    return manifest

@@ -14,6 +14,7 @@ from mchindex.cluster.manifest import Manifest, check_resources, spread
 from mchindex.cluster.placing import by_shard, shard_of
 from mchindex.cluster.shards import Shards
 from mchindex.cluster.store import ClusterStore
+from mchindex.errors import StaleKeysError, StoreDamagedError
 from mchindex.progress import Progress, Step
 from mchindex.storage.records import Row
 
@@ -23,25 +24,50 @@ TOKEN = "rebalance"  # noqa: S105  # names the writer, see `Shard.begin`
 
 def rebalance(
     store: ClusterStore,
-    number: int,
+    number: int | None,
+    replicas: int | None,
     resources: Sequence[str] | None,
     wait: float,
     progress: Progress,
 ) -> None:
+    """See `ClusterIndex.rebalance`; None leaves something as it is."""
     store.rebalancing = True
     try:
         with store.writer(wait):
-            _rebalance(store, number, resources, progress)
+            _prepare(store, number, replicas, resources)
+            store.delete_leftovers()
+            if store.manifest.moving:
+                filled = store.shards_to_fill()
+                try:
+                    _fill(store, filled, progress)
+                finally:
+                    filled.close()
+                store.save(store.manifest.moved())
+                store.follow()
+                store.delete_leftovers()
     finally:
         store.rebalancing = False
 
 
-def _rebalance(
-    store: ClusterStore, number: int, resources: Sequence[str] | None, progress: Progress
+def _prepare(
+    store: ClusterStore,
+    number: int | None,
+    replicas: int | None,
+    resources: Sequence[str] | None,
 ) -> None:
-    manifest = replace(Manifest.read(store.folder_), replicas=store.manifest.replicas)
-    needed = list(manifest.resources.values()) if resources is None else check_resources(resources)
-    if number == len(manifest.shards) and spread(needed, manifest.shards) == manifest.resources:
+    """Decides which shards to fill: none, those that an earlier call has begun with, or new ones."""
+    manifest = Manifest.read(store.folder_)
+    if replicas not in (None, manifest.replicas):
+        assert replicas is not None
+        manifest = replace(manifest, replicas=replicas, generation=manifest.generation + 1)
+        store.save(manifest)
+        store.follow()
+    number = len(manifest.shards) if number is None else number
+    own = [manifest.resources[name] for name in manifest.shards if name in manifest.resources]
+    needed = own if resources is None else check_resources(resources)
+    if number == len(manifest.shards) and spread(needed, manifest.shards) == dict(
+        zip(manifest.shards, own, strict=False)
+    ):
         store.save(manifest.give_up_moving())
     elif len(manifest.moving) == number and _agrees(manifest, needed):
         store.save(manifest)
@@ -52,16 +78,6 @@ def _rebalance(
             resources={**manifest.resources, **spread(needed, names)},
         )  # fmt: skip
         store.save(manifest)
-    store.delete_leftovers()
-    if store.manifest.moving:
-        filled = store.shards_to_fill()
-        try:
-            _fill(store, filled, progress)
-        finally:
-            filled.close()
-        store.save(store.manifest.moved())
-        store.follow()
-        store.delete_leftovers()
 
 
 def _agrees(manifest: Manifest, resources: Sequence[str]) -> bool:
@@ -73,22 +89,24 @@ def _agrees(manifest: Manifest, resources: Sequence[str]) -> bool:
 def _fill(store: ClusterStore, filled: Shards, progress: Progress) -> None:
     """Copies all images. A shard is filled in the order of keys, so its last key says what it
     already has."""
-    last = filled.all("begin", TOKEN, change=True)
-    total, after = store.state().images, min(last)
-    done = sum(state[0] for state in filled.all("state"))
-    number = len(filled)
+    last: list[int] = filled.all("begin", TOKEN, change=True)
+    total, number, after = store.state().images, len(filled), min(last)
     while rows := store.copies(after, PAGE):
         missing = [row for row in rows if row.key > last[shard_of(row.id, number)]]
         groups = by_shard(missing, _id, number)
         calls = {i: (TOKEN, own, [row.key for row in own]) for i, own in groups.items()}
-        filled.ask("insert", calls, change=True)
+        try:
+            filled.ask("insert", calls, change=True)
+        except StaleKeysError:  # a shard was restarted
+            last = filled.all("begin", TOKEN, change=True)
+            continue
         after = rows[-1].key
-        done += len(missing)
+        done = sum(state[0] for state in filled.all("state"))
         progress(Step("moving", done, total, {}, "images"))
     decisions = by_shard(store.decisions().items(), lambda pair: pair[0], number)
     filled.ask("decide", {i: (dict(own),) for i, own in decisions.items()}, change=True)
     if (copied := sum(state[0] for state in filled.all("state"))) != total:
-        raise AssertionError(f"{copied} of {total} images were copied")
+        raise StoreDamagedError(f"{store.name}: only {copied} of {total} images could be copied")
 
 
 def _id(row: Row) -> str | int:

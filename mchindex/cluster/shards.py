@@ -69,6 +69,10 @@ class Opener(ABC):
     def delete(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> None:
         """Ends shards that nobody needs any more, and deletes their folders."""
 
+    @abstractmethod
+    def end_replicas(self, folder: Path, manifest: Manifest) -> None:
+        """Ends the replicas that a manifest no longer names."""
+
 
 class LocalOpener(Opener):
     """Opens shards in this process, without Ray."""
@@ -83,6 +87,9 @@ class LocalOpener(Opener):
     def delete(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> None:
         for name in names:
             shutil.rmtree(folder / name, ignore_errors=True)
+
+    def end_replicas(self, folder: Path, manifest: Manifest) -> None:
+        """There are none: every process reads the shards itself."""
 
 
 class _LocalShards(Shards):

@@ -95,6 +95,7 @@ class ClusterStore(Store):
         """Asks the shards that a rebalance has filled from now on."""
         assert self._shards is not None
         self._reload(self._shards)
+        self._opener.end_replicas(self.folder_, self._manifest)
 
     def run(self, work: Callable[[Shards], T]) -> T:
         """Runs what asks shards, again if a rebalance has replaced them meanwhile."""

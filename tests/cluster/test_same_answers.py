@@ -114,7 +114,7 @@ def test_a_cluster_answers_like_one_index(
         if ids := list(one):
             given_id = ids[seed % len(ids)]
             assert told(one.search(id=given_id, k=k)) == told(many.search(id=given_id, k=k))
-            near = {"id": given_id, "radius": seed % 7, "filter": limits.get("filter")}
+            near: Any = {"id": given_id, "radius": seed % 7, "filter": limits.get("filter")}
             assert told(one.within(**near)) == told(many.within(**near))
         for wanted in ([True], [True, True, False]):
             words = words_of(seed, wanted)
@@ -143,7 +143,7 @@ def test_a_cluster_takes_the_same_candidates(
 ) -> None:
     """An index with many images compares only candidates, which depend on all of them."""
     candidates, near, probes = sizes
-    small = {"ALL": 3, "CANDIDATES": candidates, "NEAR": near, "PROBES": probes}
+    small: Any = {"ALL": 3, "CANDIDATES": candidates, "NEAR": near, "PROBES": probes}
     query = query_of(seed, 4, spread)
     with mock.patch.multiple(ranking, **small), both(shards, steps, spread) as (one, many):
         for own in ({}, limits):
@@ -173,7 +173,6 @@ def test_the_contents_are_those_of_one_index() -> None:
         codes = one["x"].codes
         assert one.queries.in_bucket(codes) == many.queries.in_bucket(codes)
         assert one.duplicates("similar") == many.duplicates("similar")
-        assert one.queries.words is None
         for name in ("images", "codes", "anhc", "fine_images", "bits", "fine_bits"):
             assert one.stats()[name] == many.stats()[name]
         assert one.remove(filter={"kind": 2}) == many.remove(filter={"kind": 2})
