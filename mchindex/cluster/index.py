@@ -67,8 +67,9 @@ class ClusterIndex(MCHIndex):
 
         `shards` is the number of shards of a new cluster, 2 by default, and `replicas` how many
         further processes search each shard, by default none; `rebalance` changes them. A replica
-        runs on the machine of its shard and reads the same folder. `resources` names resources of Ray, such as one per machine: the shards are spread
-        over them, and each runs only where its resource is. By default, they run anywhere.
+        runs on the machine of its shard and reads the same folder.
+        `resources` names resources of Ray, such as one per machine: the shards are spread over
+        them, and each runs only where its resource is. By default, they run anywhere.
         `address` is that of a running Ray, "auto" for the one of this machine, and "local" starts
         one that ends with this process. None opens the shards in this process, without Ray.
         `timeout` is how many seconds a search waits for a shard that does not answer; then it

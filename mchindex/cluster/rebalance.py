@@ -55,7 +55,7 @@ def _prepare(
     replicas: int | None,
     resources: Sequence[str] | None,
 ) -> None:
-    """Decides which shards to fill: none, those that an earlier call has begun with, or new ones."""
+    """Decides which shards to fill: none, those that an earlier call began with, or new ones."""
     manifest = Manifest.read(store.folder_)
     if replicas not in (None, manifest.replicas):
         assert replicas is not None
@@ -63,13 +63,11 @@ def _prepare(
         store.save(manifest)
         store.follow()
     number = len(manifest.shards) if number is None else number
-    own = [manifest.resources[name] for name in manifest.shards if name in manifest.resources]
-    needed = own if resources is None else check_resources(resources)
-    if number == len(manifest.shards) and spread(needed, manifest.shards) == dict(
-        zip(manifest.shards, own, strict=False)
-    ):
+    own = manifest.resources
+    needed = check_resources(resources or [own[name] for name in manifest.shards if name in own])
+    if number == len(manifest.shards) and _run_on(manifest, manifest.shards, needed):
         store.save(manifest.give_up_moving())
-    elif len(manifest.moving) == number and _agrees(manifest, needed):
+    elif len(manifest.moving) == number and _run_on(manifest, manifest.moving, needed):
         store.save(manifest)
     else:
         names = manifest.more_shards(number)
@@ -80,10 +78,10 @@ def _prepare(
         store.save(manifest)
 
 
-def _agrees(manifest: Manifest, resources: Sequence[str]) -> bool:
-    """Whether the shards that are being filled need these resources."""
-    needed = {name: manifest.resources.get(name) for name in manifest.moving}
-    return needed == {name: None for name in manifest.moving} | spread(resources, manifest.moving)
+def _run_on(manifest: Manifest, names: Sequence[str], resources: Sequence[str]) -> bool:
+    """Whether shards need these resources."""
+    needed = spread(resources, names)
+    return all(manifest.resources.get(name) == needed.get(name) for name in names)
 
 
 def _fill(store: ClusterStore, filled: Shards, progress: Progress) -> None:
