@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mchindex.cluster.encoding import Pool
 from mchindex.cluster.manifest import Manifest
 from mchindex.cluster.shard import Shard, create
 from mchindex.cluster.shards import Opener, Shards, model_of
@@ -95,6 +96,15 @@ class ActorOpener(Opener):
             if ours and int(name.removeprefix(prefix)) >= first:
                 with contextlib.suppress(ValueError):  # it has ended meanwhile
                     package.kill(package.get_actor(name, NAMESPACE), no_restart=True)
+
+    def encoders(
+        self, folder: Path, manifest: Manifest, number: int | None, device: str | None
+    ) -> Pool:
+        """Processes that encode images, each with one thread."""
+        package = connect(self._address)
+        gpu = device is not None and device.startswith("cuda")
+        there = int(package.cluster_resources().get("GPU" if gpu else "CPU", 0))
+        return Pool(package, number or max(1, there), (str(folder), manifest, device, 1), gpu)
 
     def _each(self, manifest: Manifest, calls: Mapping[str, tuple[Any, ...]]) -> None:
         """Calls a function for each shard, where its disk is."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial as bound
 from pathlib import Path
 from typing import Any
 
 from mchindex.catalogue import Precision
+from mchindex.cluster.actors import ActorOpener
+from mchindex.cluster.encoding import ClusterAdding
 from mchindex.cluster.manifest import (
     Manifest,
     check_replicas,
@@ -18,10 +22,11 @@ from mchindex.cluster.manifest import (
 )
 from mchindex.cluster.rebalance import rebalance
 from mchindex.cluster.searching import ClusterSearcher
-from mchindex.cluster.shards import LocalOpener, Opener
+from mchindex.cluster.shards import LocalOpener
 from mchindex.cluster.store import ClusterStore
 from mchindex.cluster.table import ClusterTable
 from mchindex.errors import NotAnIndexError, StoreError
+from mchindex.index.adding import Adding
 from mchindex.index.facade import MCHIndex
 from mchindex.index.model import AnyModel
 from mchindex.index.searching import Searcher
@@ -44,6 +49,9 @@ class ClusterIndex(MCHIndex):
     """
 
     _store: ClusterStore
+    _opener: ActorOpener | None = None  # None: the shards are in this process
+    _encoders: int | None = None
+    _device: str | None = None
 
     @classmethod
     def open(
@@ -55,6 +63,7 @@ class ClusterIndex(MCHIndex):
         replicas: int | None = None,
         resources: Sequence[str] | None = None,
         address: str | None = "auto",
+        encoders: int | None = None,
         timeout: float = TIMEOUT,
         partial: bool = False,
         bits: int | None = None,
@@ -72,22 +81,24 @@ class ClusterIndex(MCHIndex):
         them, and each runs only where its resource is. By default, they run anywhere.
         `address` is that of a running Ray, "auto" for the one of this machine, and "local" starts
         one that ends with this process. None opens the shards in this process, without Ray.
+        `encoders` is how many processes encode images when many files are added: by default one per
+        core that Ray has or, with `device="cuda"`, one per GPU.
         `timeout` is how many seconds a search waits for a shard that does not answer; then it
         raises ShardUnavailableError or, if `partial` is true, returns what the others found, with
         `partial` set in the answer. The other options are those of `MCHIndex.open`.
         """
         checked_wait(wait)
+        if encoders is not None and (type(encoders) is not int or encoders < 1):
+            raise ValueError(f"encoders must be an integer of at least 1, not {encoders!r}")
         if not timeout > 0:
             raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
         folder = Path(os.path.abspath(path))
         manifest = _manifest(folder, shards, replicas, resources, create)
-        opener: Opener = LocalOpener()
-        if address is not None:
-            from mchindex.cluster.actors import ActorOpener
-
-            opener = ActorOpener(address, timeout)
-        store = ClusterStore(folder, manifest, opener, partial)
-        return cls(model, bits=bits, _store=store, wait=wait, device=device, precision=precision)
+        opener = None if address is None else ActorOpener(address, timeout)
+        store = ClusterStore(folder, manifest, opener or LocalOpener(), partial)
+        index = cls(model, bits=bits, _store=store, wait=wait, device=device, precision=precision)
+        index._opener, index._encoders, index._device = opener, encoders, device
+        return index
 
     def _tables(self) -> tuple[LiveTable, Searcher]:
         if not isinstance(self._store, ClusterStore):
@@ -95,6 +106,27 @@ class ClusterIndex(MCHIndex):
         self._store.open_shards()
         live = ClusterTable(self._store, self.identity)
         return live, ClusterSearcher(self._store, live, self.identity)
+
+    @contextmanager
+    def _adding(self, batch: int, update: bool, again: bool) -> Iterator[Adding]:
+        if self._opener is None:
+            with super()._adding(batch, update, again) as adding:
+                yield adding
+            return
+        start = bound(self._opener.encoders, self._store.folder_, self._store.manifest)
+        adding = ClusterAdding(
+            self._store,
+            self._live,
+            self.model,
+            batch,
+            update,
+            again,
+            start=bound(start, self._encoders, self._device),
+        )  # fmt: skip
+        try:
+            yield adding
+        finally:
+            adding.close()
 
     @property
     def shards(self) -> int:

@@ -6,6 +6,7 @@ import glob
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -234,8 +235,7 @@ class MCHIndex:
             items, total = to_items(images, ids, metadata, result.ignored)
             if (fine := self._model.take_fine()) is not None:
                 self._live.use_fine(fine)
-            adding = Adding(self._store, self._live, self.model, batch, update, again)
-            with reporting(progress) as report:
+            with reporting(progress) as report, self._adding(batch, update, again) as adding:
                 adding.run(items, total, result, report)
         if result.failed and _is_one_picture(images):
             failure = result.failed[0]
@@ -243,6 +243,10 @@ class MCHIndex:
                 raise MissingDecoderError(failure.extra, failure.name)
             raise ImageError(str(failure))
         return result
+
+    @contextmanager
+    def _adding(self, batch: int, update: bool, again: bool) -> Iterator[Adding]:
+        yield Adding(self._store, self._live, self.model, batch, update, again)
 
     def add_codes(
         self,
