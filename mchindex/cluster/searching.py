@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -106,10 +107,7 @@ class ClusterSearcher(Searcher):
         if not len(few):
             return list(parts.values())
         whole = self._answers_of(shards, "search", search.at(few), plan.hits, None)
-        for i in parts.keys() & whole.keys():
-            parts[i].found.put(few, whole[i].found)
-            parts[i].found.partial |= whole[i].found.partial
-        return [part for i, part in parts.items() if i in whole]
+        return [_completed(part, few, whole[i]) for i, part in parts.items() if i in whole]
 
     def _answers_of(self, shards: Shards, name: str, *arguments: Any) -> dict[int, Any]:
         """The answers of the shards; parts say so if not all shards answered."""
@@ -127,6 +125,15 @@ class ClusterSearcher(Searcher):
         if found.partial:
             found.exact = np.zeros_like(found.exact)
         return found
+
+
+def _completed(part: Part, rows: NDArray[np.int64], more: Part) -> Part:
+    """A part with the answers of another to some of the queries."""
+    width = max(part.found.keys.shape[1], more.found.keys.shape[1])
+    found = part.found.wider(width)
+    found.put(rows, more.found.wider(width))
+    found.partial |= more.found.partial
+    return replace(part, found=found)
 
 
 class _Plan(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,6 +111,10 @@ class Shard:
                     search.budget._replace(allowed=keys), reach,
                 )  # fmt: skip
             allowed = None if keys is None else len(keys)
+            # Columns without hits need not be sent.
+            width = max(1, int((found.keys >= 0).sum(1).max(initial=0)))
+            masks = None if found.masks is None else found.masks[:, :width]
+            found = replace(found.columns(0, width), masks=masks)
             return Part(found, Facts.of(tables), allowed, excluded)
 
         return self._live.consistently(self._searcher.select(search.selection), find)

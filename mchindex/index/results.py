@@ -182,6 +182,20 @@ class Found:
         left = replace(self, keys=np.where(out, -1, self.keys))
         return left._each(lambda column: np.take_along_axis(column, order, 1))
 
+    def wider(self, width: int) -> Found:
+        """The same with at least so many columns, the further ones without hits."""
+        more = max(0, width - self.keys.shape[1])
+
+        def pad(name: str) -> NDArray[Any] | None:
+            column, missing = getattr(self, name), -1 if name in _MISSING else 0
+            if column is None:
+                return None
+            sides = ((0, 0), (0, more), (0, 0))[: column.ndim]
+            return np.pad(column, sides, constant_values=missing)
+
+        columns: dict[str, Any] = {name: pad(name) for name in (*_PER_HIT, "masks")}
+        return replace(self, **columns) if more else self
+
     def _at(self, columns: slice) -> Found:
         return self._each(lambda column: column[:, columns])
 
@@ -194,6 +208,7 @@ class Found:
         return replace(self, **changed, masks=None)
 
 
+_MISSING = ("keys", "distances", "regions")  # -1 where there is no hit
 _PER_HIT = ("keys", "distances", "regions", "scores", "similarities", "order")
 
 
