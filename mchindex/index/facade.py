@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -694,7 +694,7 @@ class MCHIndex:
                 self._searcher.close()
                 self._store.close()
 
-    def __enter__(self) -> MCHIndex:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
