@@ -70,11 +70,9 @@ class Shard:
         self._searcher = self._index._searcher
         self._opened = int.from_bytes(os.urandom(6), "big")
         self._writer = ""  # the token of the writer whose images are taken
-        if self._store.get(PLACE) != list(place):
+        if (found := self._store.get(PLACE)) != list(place):
             self._index.close()
-            raise NotAnIndexError(
-                f"{folder} belongs elsewhere: it is {self._store.get(PLACE)}, not {list(place)}"
-            )
+            raise NotAnIndexError(f"{folder} belongs elsewhere: it is {found}, not {list(place)}")
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls one of the methods below by its name."""

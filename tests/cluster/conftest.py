@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-# Ray warns about what it will do differently one day; a worker is not this process.
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Any]:
-    """Two nodes, which tests may add to."""
+    """Two nodes, to which tests may add others. Token authentication is on."""
     pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
     with pytest.MonkeyPatch.context() as patch:
-        here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        patch.setenv("PYTHONPATH", os.pathsep.join(p for p in (here, *sys.path) if p))
-        cluster = Cluster(
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", os.urandom(16).hex())
+        import ray
+        from ray.cluster_utils import Cluster
+
+        cluster: Any = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
         )
         cluster.add_node(num_cpus=2)
         try:
             yield cluster
         finally:
-            import ray
-
             ray.shutdown()
             cluster.shutdown()

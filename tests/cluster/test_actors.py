@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.clusters import KIND, cluster, one_index, query_of, row, told, words_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.clusters import KIND, cluster, one_index, query_of, row, told, words_of
 from mchindex.cluster import ClusterIndex
 from mchindex.errors import ShardUnavailableError
 from mchindex.index import MCHIndex
