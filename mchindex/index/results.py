@@ -107,7 +107,8 @@ class Hits(Sequence[Hit]):
             "limited_by": self.limited_by,
             "codes": self.codes,
             "rank": self.rank,
-        } | ({"partial": True} if self.partial else {})
+            "partial": self.partial,
+        }
 
     def __repr__(self) -> str:
         lines = [
