@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -name '*.onnx' -o -path '*/shipped/*' -type f -o -path '*/server/page/*' -type f) CMakeLists.txt pyproject.toml
 
+# Pytest runs files of tests side by side.
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
+
 .PHONY: demo test slow check format sanitize sanitize-all bench wheel clean
 .DELETE_ON_ERROR:
 
@@ -13,7 +16,7 @@ demo: $(VENV)/installed $(VENV)/plot $(VENV)/train
 	$(BIN)/mch demo --out demo
 
 test: $(VENV)/installed $(VENV)/test $(VENV)/train $(VENV)/browser
-	$(BIN)/pytest tests -m "not slow"
+	$(BIN)/pytest tests -m "not slow" $(SIDE_BY_SIDE)
 
 slow: $(VENV)/installed $(VENV)/test $(VENV)/train $(VENV)/browser
 	$(BIN)/pytest tests -m slow
@@ -37,7 +40,7 @@ format: $(VENV)/dev
 # The engine's tests under the address and undefined-behaviour sanitizers, and some seconds of forged snapshots.
 FUZZ ?= 15
 sanitize: $(VENV)/installed $(VENV)/test $(VENV)/dev
-	PYTHON=$(BIN)/python sh tests/sanitize.sh address,undefined tests/engine
+	PYTHON=$(BIN)/python sh tests/sanitize.sh address,undefined tests/engine $(SIDE_BY_SIDE)
 	PYTHON=$(BIN)/python sh tests/fuzz.sh $(FUZZ)
 
 # The whole suite under them, then what runs in threads under the thread sanitizer.

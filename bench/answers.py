@@ -74,13 +74,14 @@ class Answerer:
 
 def judged(
     photos: Photos, queries: Ids, indexed: Ids, cells: Codes, seed: int,
-    ways: Sequence[str] = (*RANKS, FLOAT, ONE),
+    ways: Sequence[str] = (*RANKS, FLOAT, ONE), most: int = COPIES,
 ) -> list[Row]:  # fmt: skip
-    """How good the answers of our ranks and of floats are at the data's own size."""
+    """How good the answers of our ranks and of floats are at the data's own size; `most` images are
+    edited."""
     images, asked = photos.as_images(indexed), photos.as_queries(queries)
     labels = photos.dataset.labels[queries]
     answer, n = Answerer(images, cells), len(images)
-    places = np.sort(np.random.default_rng(seed).permutation(n)[:COPIES])
+    places = np.sort(np.random.default_rng(seed).permutation(n)[:most])
     copies = {edit: photos.copies(edit, indexed[places]) for edit in EDITS}
     own = photos.as_queries(indexed)
     rows: list[Row] = []

@@ -82,7 +82,7 @@ def speed(folder: Path, site: Path | None, network: bool) -> list[float]:
     """Images per second and per second of CPU time, and those of the network alone."""
     environment = os.environ | ({"PYTHONPATH": str(site)} if site else {})
     code = WORKER.replace("{warm_up}", str(WARM_UP))
-    command = [sys.executable, "-c", code, str(folder), *(["network"] if network else [])]
+    command = [sys.executable, "-P", "-c", code, str(folder), *(["network"] if network else [])]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

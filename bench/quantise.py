@@ -4,10 +4,14 @@
 
 Activations are 8-bit numbers, weights of depthwise layers too. Other weights have 7 bits: CPUs
 without VNNI add two products in 16 bits, and with 8 bits that sum could overflow, so that codes
-would depend on the CPU. Layers are rounded one after the other, on training images, plain and
-edited. Each layer's weights are first fitted to undo what rounding before it has done, then rounded
-one column at a time, and later columns make up for the error (GPTQ, arXiv:2210.17323). Its bias
-makes up for the mean error. The images on which `answers.py` measures play no part.
+would depend on the CPU.
+
+First, channels are scaled and shifted so that each uses the whole range of 8 bits, and channels
+that nothing uses become copies of those whose rounding errs most; the network stays the same. Then
+layers are rounded one after the other, on training images, plain and edited. Each layer's weights
+are fitted to undo what rounding before it has done, then rounded one column at a time, and later
+columns make up for the error (GPTQ, arXiv:2210.17323). Its bias makes up for the mean error. The
+images on which `answers.py` measures play no part.
 """
 
 from __future__ import annotations
@@ -35,7 +39,12 @@ from mchindex.regions import WHOLE
 
 SIZE = 224
 SEVEN, EIGHT = 64, 127  # the largest weight of 7 and of 8 bits
-SAMPLES = 25_000  # rows that the error of a layer is measured on
+SHARES = (0.55, 0.65, 0.75, 0.85, 0.92, 1.0)  # of a row's largest weight, that may be its range
+SAMPLES = 60_000  # rows that the error of a layer is measured on
+RANGED = 256  # images on which the ranges of channels are measured
+POSITIONS = 40_000  # at which they are
+TOP = 6.0  # of a clipped map
+UNUSED = 1e-3  # the length of the weights that a channel is multiplied with, at most
 VALUES = 200_000  # numbers that a range is chosen on
 AT_A_TIME = 32  # images
 DAMPING = 0.01  # added to the diagonal, as a share of its mean
@@ -89,7 +98,7 @@ class Layer:
         return F.conv2d(self.padded(x[0]), weight, bias, self.stride, groups=self.groups)
 
     def clipped(self, x: Tensor) -> Tensor:
-        return x.clamp(0, 6) if self.clips else x
+        return x.clamp(0, TOP) if self.clips else x
 
     def rows(self, x: Tensor) -> Tensor:
         """What the weights of an output channel are multiplied with, some `SAMPLES` rows."""
@@ -143,7 +152,7 @@ def views(images: ImageSource, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
 def best_scale(values: Tensor, clips: bool) -> Scale:
     """The scale with which rounding errs least, in the mean of squares."""
     low, high = (0.0 if clips else float(values.min())), float(values.max())
-    choices = [Scale.of(low * share, high * share) for share in np.linspace(0.5, 1, 21)]
+    choices = [Scale.of(low * share, high * share) for share in np.geomspace(0.1, 1, 40)]
     errors = [float((s.rounded(values) - values).square().mean()) for s in choices]
     return choices[int(np.argmin(errors))]
 
@@ -170,6 +179,105 @@ def fitted(weight: Tensor, exact: Tensor, rounded: Tensor) -> tuple[Tensor, Tens
     return weight + weight @ change @ torch.linalg.inv(square), square
 
 
+def use_spare_channels(layers: list[Layer]) -> None:
+    """Makes channels that nothing uses copies of the ones whose rounding errs most.
+
+    In each block, a map is convolved channel by channel, and the next layer mixes the channels. It
+    takes the mean of copies, which are shifted by parts of a step, so that the steps get smaller.
+    """
+    users = _users(layers)
+    for layer in layers[:-1]:
+        by_channel = users[layer.output][0]
+        if by_channel.groups == 1:
+            continue
+        mixing = users[by_channel.output][0]
+        assert layer.weight is not None
+        assert by_channel.weight is not None
+        assert mixing.weight is not None
+        used = mixing.weight.flatten(1).norm(dim=0)
+        noise = (by_channel.weight.flatten(1).norm(dim=1) * used).tolist()
+        spare = (used < UNUSED).nonzero().flatten().tolist()
+        copies = {c: [c] for c in range(len(noise)) if c not in spare}
+        for channel in spare:
+            worst = max((noise[c] / len(several), c) for c, several in copies.items())[1]
+            copies[worst].append(channel)
+        for channel, several in copies.items():
+            n, total = len(several), by_channel.weight[channel].sum()
+            bias, next_bias = layer.bias[channel].clone(), by_channel.bias[channel].clone()
+            mixed = mixing.weight[:, channel] / n
+            for i, copy in enumerate(several):
+                shift = (i - (n - 1) / 2) / n * TOP / 255
+                layer.weight[copy], layer.bias[copy] = layer.weight[channel], bias + shift
+                by_channel.weight[copy] = by_channel.weight[channel]
+                by_channel.bias[copy] = next_bias - shift * total
+                mixing.weight[:, copy] = mixed
+
+
+def ranges(layers: list[Layer], pixels: NDArray[np.uint8]) -> dict[str, tuple[Tensor, Tensor]]:
+    """By map: the least and the largest number of each channel."""
+    maps = {layers[0].inputs[0]: _start(pixels)}
+    found = {}
+    for place, layer in enumerate(layers):
+        parts = []
+        for start in range(0, len(pixels), AT_A_TIME):
+            some = [maps[name][start : start + AT_A_TIME].float() for name in layer.inputs]
+            parts.append(layer.clipped(layer(some, layer.weight, layer.bias)).half())
+        maps[layer.output] = torch.cat(parts)
+        rows = maps[layer.output].transpose(0, 1).flatten(1)
+        rows = rows[:, :: max(1, rows.shape[1] // POSITIONS)].float()
+        found[layer.output] = rows.amin(1), rows.amax(1)
+        _forget(maps, layers[place + 1 :])
+    return found
+
+
+def spread(layers: list[Layer], found: dict[str, tuple[Tensor, Tensor]]) -> None:
+    """Scales and shifts the channels of maps that are not clipped, so that all of them have about
+    the same range, around 0; the layers that read them undo it. Maps that are added up have the
+    same scales. `found` is what `ranges` returns."""
+    users, together = _users(layers), {layer.output: {layer.output} for layer in layers}
+    for layer in layers:
+        if layer.weight is None:
+            joined = set().union(*(together[name] for name in (*layer.inputs, layer.output)))
+            together.update(dict.fromkeys(joined, joined))
+    shifts: dict[str, Tensor] = {}
+    for layer in layers:
+        if layer.clips:
+            continue
+        halves = [(found[name][1] - found[name][0]) / 2 for name in sorted(together[layer.output])]
+        half = torch.stack(halves).amax(0).clamp(min=1e-3)
+        scale = half.mean() / half
+        if layer.weight is None:
+            shifts[layer.output] = shifts[layer.inputs[0]] + shifts[layer.inputs[1]]
+        else:
+            low, high = found[layer.output]
+            shifts[layer.output] = (low + high) / 2 * scale
+            layer.weight = layer.weight * scale.view(-1, 1, 1, 1)
+            layer.bias = layer.bias * scale - shifts[layer.output]
+        for user in users[layer.output]:
+            if user.weight is not None:
+                # Zeros around a map would have to be shifted, too.
+                assert user.groups == 1
+                assert not any(user.pads)
+                user.weight = user.weight / scale.view(1, -1, 1, 1)
+                user.bias = user.bias + user.weight.flatten(1) @ shifts[layer.output]
+
+
+def _users(layers: list[Layer]) -> dict[str, list[Layer]]:
+    """By map: the layers that read it."""
+    return {one.output: [other for other in layers if one.output in other.inputs] for one in layers}
+
+
+def _start(pixels: NDArray[np.uint8]) -> Tensor:
+    """The first map."""
+    return ((torch.from_numpy(pixels).float() - 127) / 128).half()
+
+
+def _forget(maps: dict[str, Tensor], layers: list[Layer]) -> None:
+    """Deletes the maps that none of these layers read."""
+    for name in maps.keys() - {name for layer in layers for name in layer.inputs}:
+        del maps[name]
+
+
 def rounded_weights(weight: Tensor, square: Tensor, sizes: Tensor, most: int) -> Tensor:
     """GPTQ: rounds column after column; those that follow make up for the error."""
     upper = torch.linalg.cholesky(torch.linalg.inv(square), upper=True)
@@ -181,34 +289,45 @@ def rounded_weights(weight: Tensor, square: Tensor, sizes: Tensor, most: int) ->
     return whole
 
 
+def best_weights(
+    weight: Tensor, square: Tensor, smallest: Tensor, most: int
+) -> tuple[Tensor, Tensor]:
+    """Rounded weights, and for each row the size of 1, `smallest` at least, with which the output
+    errs least."""
+    largest = weight.abs().amax(1).clamp(min=1e-8)
+    best, chosen = torch.zeros_like(weight), largest
+    least = torch.full_like(largest, torch.inf)
+    for share in SHARES:
+        sizes = torch.maximum(largest * share / most, smallest)
+        whole = rounded_weights(weight, square, sizes, most)
+        wrong = whole * sizes[:, None] - weight
+        error = ((wrong @ square) * wrong).sum(1)
+        better = error < least
+        best, chosen = torch.where(better[:, None], whole, best), torch.where(better, sizes, chosen)
+        least = torch.minimum(error, least)
+    return best, chosen
+
+
 def quantise(layers: list[Layer], pixels: NDArray[np.uint8]) -> dict[str, Scale]:
     """Rounds the weights of all layers; returns the scales of the maps, by name."""
     first = layers[0].inputs[0]
     scales = {first: Scale(1 / 128, 127)}  # so that pixels need no rounding at all
-    start = ((torch.from_numpy(pixels).float() - 127) / 128).half()
-    exact, rounded = {first: start}, {first: start}
+    exact, rounded = {first: _start(pixels)}, {first: _start(pixels)}
     for place, layer in enumerate(layers):
         if layer.weight is not None:
-            flat = layer.weight.flatten(1).double()
-            most = SEVEN if layer.groups == 1 else EIGHT
-            if layer.groups == 1:
-                flat, square = fitted(
-                    flat, layer.rows(exact[layer.inputs[0]]), layer.rows(rounded[layer.inputs[0]])
-                )
-            sizes = weight_scales(flat, most)
+            flat, given = layer.weight.flatten(1).double(), layer.inputs[0]
             # The bias of a channel without weights must fit into 32 bits.
-            unit = scales[layer.inputs[0]].size
-            sizes = torch.maximum(sizes, layer.bias.abs() / (unit * LARGEST_BIAS))
+            smallest = layer.bias.abs().double() / (scales[given].size * LARGEST_BIAS)
             if layer.groups == 1:
-                whole = rounded_weights(flat, square, sizes, most)
+                flat, square = fitted(flat, layer.rows(exact[given]), layer.rows(rounded[given]))
+                whole, sizes = best_weights(flat, square, smallest, SEVEN)
             else:
-                whole = (flat / sizes[:, None]).round().clamp(-most, most)
+                sizes = torch.maximum(weight_scales(flat, EIGHT), smallest)
+                whole = (flat / sizes[:, None]).round().clamp(-EIGHT, EIGHT)
             layer.whole, layer.scale = whole.float().view_as(layer.weight), sizes.float()
         _run(layer, exact, rounded, scales)
-        later = {name for other in layers[place + 1 :] for name in other.inputs}
         for maps in (exact, rounded):
-            for name in set(maps) - later - {layer.output}:
-                del maps[name]
+            _forget(maps, layers[place + 1 :])
         progress(f"layer {place + 1} of {len(layers)}")
     return scales
 
@@ -308,7 +427,7 @@ def features(data: bytes, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 def main() -> None:
     p = script(__doc__)
     p.add_argument("--data", required=True, help="the data set, as for `mch train --data`")
-    p.add_argument("--images", type=int, default=768, help="to calibrate on (%(default)s)")
+    p.add_argument("--images", type=int, default=1024, help="to calibrate on (%(default)s)")
     p.add_argument("--out", type=Path, default=SHARED / INT8, help="%(default)s")
     args = p.parse_args()
     dataset = open_dataset(args.data)
@@ -316,7 +435,10 @@ def main() -> None:
     data = read_file(SHARED / SHARED_NAMES[0])
     layers = layers_of(data)
     with torch.inference_mode():
-        scales = quantise(layers, views(dataset.images, train[: args.images]))
+        pixels = views(dataset.images, train[: args.images])
+        use_spare_channels(layers)
+        spread(layers, ranges(layers, pixels[:RANGED]))
+        scales = quantise(layers, pixels)
     whole = graph_of(layers, scales)
     write_file(args.out, whole)
     pixels = views(dataset.images, train[-CHECKED:])

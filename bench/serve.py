@@ -32,6 +32,7 @@ import numpy as np
 from common import RESULTS, progress, record, script, write_json
 from mchindex import MCHIndex, connect
 
+PYTHON = [sys.executable, "-P", "-c"]  # the installed package, not the folder it is run in
 CALLERS = 32
 BATCH = 256  # pictures that the encoder gets at a time
 WANTED = {"share": 0.8, "tail": 20.0, "by_id": 2_000.0, "first_ms": 150.0}
@@ -68,7 +69,7 @@ class Row(TypedDict):
 @contextmanager
 def served(index: Path, uploads: Path) -> Iterator[str]:
     """`mch serve` in a process of its own, and its address."""
-    command = [sys.executable, "-c", "from mchindex.cli import main; main()", "serve", str(index)]
+    command = [*PYTHON, "from mchindex.cli import main; main()", "serve", str(index)]
     process = subprocess.Popen(
         [*command, "--port", "0", "--uploads", str(uploads)],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -89,7 +90,7 @@ def served(index: Path, uploads: Path) -> Iterator[str]:
 def encoder_rate(index: Path, files: Sequence[str]) -> float:
     """Pictures per second that the encoder takes in batches, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", ENCODE.format(batch=BATCH), str(index)],
+        [*PYTHON, ENCODE.format(batch=BATCH), str(index)],
         input=json.dumps(list(files)), capture_output=True, text=True, check=True,
     )  # fmt: skip
     return float(done.stdout)

@@ -47,19 +47,18 @@ def precision_block() -> str:
     if not (RESULTS / "precision.json").exists():
         return encode_block()
     record = read_record("precision.json", "bench/precision.py")
-    found = {(row["precision"], row["rank"]): row["figures"] for row in record["rows"]}
-    names = list(found["float", "best"])
-    settings = record["settings"]
+    names, settings = list(record["rows"][0]["figures"]), record["settings"]
     lines = [
         f"Answers of {settings['model']} to {settings['queries']} queries among "
-        f"{settings['indexed']:,} images, and how often each of",
-        "400 edited copies finds its original first (`python bench/precision.py`):",
+        f"{settings['indexed']:,} images, and how often edited copies",
+        "of 400 of them, and of all, find their originals first (`python bench/precision.py`):",
         "",
-        f"| rank, precision | {' | '.join(names)} |",
+        f"| copies, rank, precision | {' | '.join(names)} |",
         f"|{'---|' * (len(names) + 1)}",
     ]
-    for rank in record["changes"]:
-        for precision in ("float", "int8"):
-            values = [f"{found[precision, rank][name]:.4f}".lstrip("0") for name in names]
-            lines.append(f"| {rank}, {precision} | {' | '.join(values)} |")
+    # The two precisions below each other.
+    for row in sorted(record["rows"], key=lambda row: (row["copies"], row["rank"])):
+        values = [f"{row['figures'][name]:.4f}".lstrip("0") for name in names]
+        kind = f"{row['copies']:,}, {row['rank']}, {row['precision']}"
+        lines.append(f"| {kind} | {' | '.join(values)} |")
     return "\n".join([*lines, "", encode_block()])

@@ -104,10 +104,10 @@ def measure(
     for round_ in range(rounds + 1):
         for version, site in list(sites.items())[:: 1 if round_ % 2 else -1]:
             found = {
-                what: cpu_seconds([sys.executable, "-c", COMMAND, *words], folder, site)[0]
+                what: cpu_seconds([sys.executable, "-P", "-c", COMMAND, *words], folder, site)[0]
                 for what, words in commands.items()
             }
-            _, printed = cpu_seconds([sys.executable, "-c", PYTHON], folder, site)
+            _, printed = cpu_seconds([sys.executable, "-P", "-c", PYTHON], folder, site)
             found[FIRST], found[LATER] = json.loads(printed.splitlines()[-1])
             for what, seconds in found.items():
                 if round_:
@@ -132,7 +132,7 @@ def main() -> None:
         (folder / "photos").mkdir()
         progress(f"drawing and indexing {args.images} pictures")
         draw(folder / "photos", args.images, 640)
-        cpu_seconds([sys.executable, "-c", COMMAND, "add", "photos", "--quiet"], folder, None)
+        cpu_seconds([sys.executable, "-P", "-c", COMMAND, "add", "photos", "--quiet"], folder, None)
         rows = rows_of(measure(folder, sites, args.rounds))
     report(rows)
     settings = {"against": earlier, "images": args.images, "rounds": args.rounds}

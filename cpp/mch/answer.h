@@ -136,19 +136,26 @@ class Answerer {
         return sorted;
     }
 
-    // Masks mostly differ in the place of their first bit, so many are sorted by that first, in one pass.
+    // Many masks are sorted in one pass by their first bits, and then a few at a time: by the place of the first bit
+    // that is set if few are, else by the values of the first ones.
     template <class Order>
     void sort(size_t begin, size_t end, Order&& order) {
         constexpr size_t few = 48;
         auto first = hits_.begin();
         if (end - begin < few) return std::sort(first + long(begin), first + long(end), order);
-        auto place = [](const Hit& h) { return size_t(std::countl_zero(h.first_word)); };
-        uint32_t at[C::word_bits + 2] = {};
+        constexpr int values = 6;
+        const bool sparse = values * int(hits_[begin].distance) < C::words * C::word_bits;
+        auto place = [&](const Hit& h) {
+            return sparse ? size_t(std::countl_zero(h.first_word))
+                          : size_t(typename C::Word(~h.first_word) >> (C::word_bits - values));
+        };
+        constexpr int places = std::max(C::word_bits + 1, 1 << values);
+        uint32_t at[places + 1] = {};
         for (size_t i = begin; i < end; ++i) ++at[place(hits_[i]) + 1];
-        for (int i = 0; i <= C::word_bits; ++i) at[i + 1] += at[i];
+        for (int i = 0; i < places; ++i) at[i + 1] += at[i];
         spare_.assign(first + long(begin), first + long(end));
         for (const Hit& h : spare_) hits_[begin + at[place(h)]++] = h;
-        for (int i = 0; i <= C::word_bits; ++i)  // at[i] is now where place i ends
+        for (int i = 0; i < places; ++i)  // at[i] is now where place i ends
             std::sort(first + long(begin + (i ? at[i - 1] : 0)), first + long(begin + at[i]), order);
     }
 

@@ -63,11 +63,17 @@ template <class C>
 struct AnswerCounts {
     std::atomic<uint64_t> by[4] = {};  // by Strategy
     std::atomic<uint64_t> collected{0};
+    std::atomic<float> reach{0};  // codes of the K nearest images, divided by K: hardly more in any answer yet
+
+    void learn_reach(const Answer& a) {
+        const float now = reach.load(std::memory_order_relaxed), seen = float(a.candidates) / float(a.count);
+        reach.store(seen > now ? seen : now + (seen - now) / 64, std::memory_order_relaxed);
+    }
 };
 
 // Searches for all `n` queries, in blocks that the threads take in turn, and calls
-// finish(query number, task, answerer) on the thread that searched for it. Throws TooManyHits if one query of
-// a range search has more than max_hits.
+// finish(query number, task, answerer) on the thread that searched for it; it returns the answer. Throws TooManyHits if
+// one query of a range search has more than max_hits.
 template <class C, class Finish>
 void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& hash, const Scope<C>& scope,
                   const SearchOptions& o, AnswerCounts& counts, Finish&& finish) {
@@ -87,6 +93,8 @@ void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& ha
     const size_t most = std::clamp<uint64_t>(32768 / std::max<uint64_t>(scope.k, 1), 8, Searcher<C>::block);
     const size_t block = std::clamp<size_t>(n / (4 * size_t(threads)), 1, most);
     const uint64_t most_hits = o.k == UINT64_MAX ? o.max_hits : UINT64_MAX;  // of one query
+    float reach = counts.reach.load(std::memory_order_relaxed);
+    if (reach == 0) reach = float(scope.n_codes) / float(std::max<uint64_t>(scope.n_images, 1));
     std::atomic<size_t> next{0};
     auto take_some = [&](Workspace<C>& work) {
         for (size_t begin; (begin = next.fetch_add(block)) < n;) {
@@ -98,12 +106,13 @@ void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& ha
                 t.found.start(scope.k, {scope.limits.radius, scope.limits.last_mask.w[0]}, t.query, scope.parts,
                               scope.several, work.answerer.seen(), most_hits);
             }
-            work.searcher.run(work.tasks, count, scope.parts, scope.plans, hash, o.strategy, for_one);
+            work.searcher.run(work.tasks, count, scope.parts, scope.plans, hash, o.strategy, for_one, reach);
             Searcher<C>::prefetch_answers(work.tasks, count, scope.parts);
             uint64_t answered[4] = {}, collected = 0;
             for (size_t i = 0; i < count; ++i) {
                 collected += work.tasks[i].found.added();
-                finish(begin + i, work.tasks[i], work.answerer);
+                const Answer a = finish(begin + i, work.tasks[i], work.answerer);
+                if (a.count && a.count == scope.k) counts.learn_reach(a);
                 work.tasks[i].found.trim();
                 work.answerer.trim();
                 ++answered[size_t(work.tasks[i].answered_by)];

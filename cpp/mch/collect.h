@@ -110,7 +110,8 @@ class Collector {
     // entries, at most K.
     uint32_t add(uint32_t part, uint32_t bucket, int distance, typename C::Word first_word) {
         const View<C>& view = (*parts_)[part];
-        const uint32_t weight = view.weight(bucket, k_);
+        const uint32_t begin = view.seg->start(bucket), end = view.seg->start(bucket + 1);
+        const uint32_t weight = view.weight(bucket, begin, end, k_);
         if (!weight && !view.any_live(bucket)) return 0;
         hits_.push_back({first_word, bucket, uint16_t(part), uint16_t(distance)});
         ++added_;
@@ -122,8 +123,7 @@ class Collector {
             bound_ = {bound_.distance - 1};
         }
         if (several_ && distance < bound_.distance) {
-            const uint64_t more = entries(hits_.back());
-            entries_ += more < k_ ? more : retry_at_;  // one bucket may hold all that is needed
+            entries_ += end - begin < k_ ? end - begin : retry_at_;  // one bucket may hold all that is needed
         }
         if (hits_.size() >= narrow_at_ || entries_ >= retry_at_) [[unlikely]]
             narrow();
@@ -133,9 +133,10 @@ class Collector {
     // Whether the bound is within another one, or can be moved there because that holds K images.
     bool ends_within(const Bound<C>& other) {
         if (other.covers(bound_)) return true;
+        if (several_) seen_->clear();
         uint64_t n = 0;
         for (const Hit& h : hits_)
-            if (other.admits(h.first_word, h.distance)) n += (*parts_)[h.part].weight(h.bucket, k_);
+            if (n < k_ && other.admits(h.first_word, h.distance)) n += new_images(h);
         if (n < k_) return false;
         bound_ = other;
         count_again();

@@ -183,17 +183,30 @@ MCH_AVX512 inline Mask512<C> at_most512(__m512i d, __m512i bound) {
     return _mm512_cmple_epu64_mask(d, bound);
 }
 
+// Distances fit in 32 bits, so the cheaper 32-bit minimum works for 64-bit lanes too.
+template <class C>
+MCH_AVX512 inline bool any_at_most512(const __m512i (&d)[4], __m512i bound) {
+    return at_most512<C>(_mm512_min_epu32(_mm512_min_epu32(d[0], d[1]), _mm512_min_epu32(d[2], d[3])), bound) != 0;
+}
+
 // The codes nearer than `limit`, and those at `limit` whose first word is not visited after `last`.
+template <class C>
+MCH_AVX512 inline Mask512<C> admitted512(const Planes<C>& codes, size_t i, __m512i d, __m512i q, __m512i limit,
+                                         __m512i last) {
+    const __m512i x = _mm512_xor_si512(_mm512_loadu_si512(codes.p[0] + i), q);
+    if constexpr (sizeof(typename C::Word) == 4)
+        return at_most512<C>(d, limit) &
+               Mask512<C>(_mm512_cmplt_epu32_mask(d, limit) | _mm512_cmpge_epu32_mask(x, last));
+    else
+        return at_most512<C>(d, limit) &
+               Mask512<C>(_mm512_cmplt_epu64_mask(d, limit) | _mm512_cmpge_epu64_mask(x, last));
+}
+
+// The same, where mostly none is.
 template <class C>
 MCH_AVX512 inline Mask512<C> within512(const Planes<C>& codes, size_t i, __m512i d, __m512i q, __m512i limit,
                                        __m512i last) {
-    const Mask512<C> within = at_most512<C>(d, limit);
-    if (!within) return within;
-    const __m512i x = _mm512_xor_si512(_mm512_loadu_si512(codes.p[0] + i), q);
-    if constexpr (sizeof(typename C::Word) == 4)
-        return within & Mask512<C>(_mm512_cmplt_epu32_mask(d, limit) | _mm512_cmpge_epu32_mask(x, last));
-    else
-        return within & Mask512<C>(_mm512_cmplt_epu64_mask(d, limit) | _mm512_cmpge_epu64_mask(x, last));
+    return at_most512<C>(d, limit) ? admitted512(codes, i, d, q, limit, last) : Mask512<C>(0);
 }
 
 template <class C>
@@ -224,6 +237,12 @@ MCH_AVX512 void broadcast512(const C& query, __m512i* q) {
 template <class C>
 constexpr int head512 = C::words > 2 ? 2 : C::words;
 
+// Whether the first words of unrelated codes are seldom within the bound.
+template <class C>
+bool head_decides512(int bound) {
+    return 3 * bound < head512<C> * C::word_bits;
+}
+
 template <class C>
 struct Query512 {
     static constexpr bool narrow = sizeof(typename C::Word) == 4;
@@ -242,18 +261,26 @@ MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, 
     constexpr int lanes = lanes512<C>, block = 4 * lanes;
     constexpr int head = head512<C>;
     const Query512<C> q(query, bound);
+    const bool decides = head < C::words && head_decides512<C>(bound.distance);
     size_t found = 0, i = begin;
     for (; i + block <= end; i += block) {
         __m512i d[4];
         for (int v = 0; v < 4; ++v) d[v] = distance512(codes, i + v * lanes, q.q, 0, head);
-        // Distances fit in 32 bits, so the cheaper 32-bit minimum works for 64-bit lanes too.
-        __m512i least = _mm512_min_epu32(_mm512_min_epu32(d[0], d[1]), _mm512_min_epu32(d[2], d[3]));
-        if (!at_most512<C>(least, q.limit)) continue;
-        for (int v = 0; v < 4; ++v) {
-            if constexpr (head < C::words)
+        if (decides && !any_at_most512<C>(d, q.limit)) continue;
+        if constexpr (head < C::words)
+            for (int v = 0; v < 4; ++v)
                 d[v] = _mm512_add_epi64(d[v], distance512(codes, i + v * lanes, q.q, head, C::words));
-            Mask512<C> mask = within512(codes, i + v * lanes, d[v], q.q[0], q.limit, q.last);
-            if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
+        // Where hits are dense, writing them without a branch is faster than mispredicting it.
+        if (found * 32 < i - begin) {
+            if (!any_at_most512<C>(d, q.limit)) continue;
+            for (int v = 0; v < 4; ++v) {
+                Mask512<C> mask = within512(codes, i + v * lanes, d[v], q.q[0], q.limit, q.last);
+                if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
+            }
+        } else {
+            for (int v = 0; v < 4; ++v)
+                found += emit512<C>(admitted512(codes, i + v * lanes, d[v], q.q[0], q.limit, q.last), d[v],
+                                    i + v * lanes, index + found, distance + found);
         }
     }
     for (; i < end; i += lanes) {  // the padding after every array makes the last load safe
@@ -298,12 +325,6 @@ template <class C>
         if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
     }
     return found;
-}
-
-// Whether the first words of unrelated codes are seldom within the bound.
-template <class C>
-bool head_decides512(int bound) {
-    return 3 * bound < head512<C> * C::word_bits;
 }
 
 // Compares the first `words` words of every code with those of all queries. Returns where it stopped, less than a step

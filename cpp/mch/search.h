@@ -25,6 +25,8 @@ struct Task {
     int complete = -1;                       // in the current part, all buckets up to this distance are collected
     Bound<C> guess{0};                       // in a scan of loose codes: how far this pass looks
     Bound<C> passed{-1};                     // and how far an earlier pass has looked
+    bool learns = false;                     // whether what this pass finds shows how far to look
+    size_t before = 0;                       // buckets found before it
     Strategy answered_by = Strategy::probe;  // the last strategy that was needed, in any part
 };
 
@@ -51,9 +53,11 @@ class Searcher {
 
     // Searches part after part for tasks [0, n). Strategy::substring builds a missing substring index;
     // Strategy::automatic uses one only if it exists. A large scan for a single task is shared by `threads`.
+    // `reach`: codes that the K nearest images take, divided by K; it has been hardly more in earlier searches.
     void run(Task<C>* tasks, size_t n, const std::vector<View<C>>& parts, const std::vector<Plan<C>>& plans,
-             const LinearHash& hash, Strategy strategy, int threads) {
+             const LinearHash& hash, Strategy strategy, int threads, double reach) {
         threads_ = n == 1 ? threads : 1;
+        reach_ = reach;
         for (size_t i = 0; i < n; ++i) tasks[i].answered_by = Strategy::probe;
         n_waiting_ = 0;  // an earlier search may have run out of memory
         for (uint32_t p = 0; p < parts.size(); ++p) {
@@ -376,35 +380,70 @@ class Searcher {
     }
 
     // Scans the loose codes, chunk by chunk for all pending tasks, so that a chunk is read from memory once.
+    //
+    // It is faster to look only as far as K images are expected, and further only if that fails: else many come nearer
+    // and nearer while a scan goes on. Loose codes are in no order, so the first ones are a sample. If any come as near
+    // as uniform ones would, K images are no further away than among uniform codes, and the plan knows how far that is.
+    // What is found on the way shows whether they are nearer, and shows it better and better.
     void scan_loose(const View<C>& part, uint32_t p, const Plan<C>& plan) {
         if (pending_.empty()) return;
         const Segment<C>& seg = *part.seg;
-        // Among uniform codes, it is faster to look only as far as K of them are expected, and further only if that
-        // fails: else many come nearer and nearer while a scan goes on. Loose codes are in no order, so the first
-        // ones are a sample, which shows whether any come as near as uniform ones would.
-        const size_t begin = seg.loose_begin(), end = seg.n_buckets;
+        const size_t begin = seg.loose_begin(), end = seg.n_buckets, n = end - begin;
+        const double live = part.only ? 0 : 1 - double(part.dead ? part.dead->count() : 0) / double(seg.n_images);
+        // The codes of the K nearest images, per loose code; 0: unknown.
+        const double share = live > 0.8 && n > 8 * chunk ? reach_ * double(plan.k) / (live * double(n)) : 0;
         for (Task<C>* t : pending_) {
-            const bool uniform =
-                !t->found.full() && kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample), t->query,
-                                                      {plan.nearest}, index_, distance_);
-            t->guess = uniform ? plan.guess : Bound<C>{seg.bits};
+            t->guess = {seg.bits};
+            t->learns = false;
+            if (t->found.full()) continue;
+            const bool uniform = kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample), t->query,
+                                                   {plan.nearest}, index_, distance_);
+            if (uniform) t->guess = plan.guess;
+            t->learns = share > 0 && share < 0.1;
+            if (t->learns) {
+                t->before = t->found.hits().size();
+                std::fill_n(near_by_, seg.bits + 1, 0);
+                const size_t hits =
+                    kernels<C>().scan(seg.codes(), begin, begin + chunk, t->query, t->guess, index_, distance_);
+                for (size_t i = 0; i < hits; ++i) ++near_by_[distance_[i]];
+                look_less_far(*t, share * chunk);
+            }
         }
         for (int pass = 0; pass < 2 && !pending_.empty(); ++pass) {
             for (Task<C>* t : pending_)  // in growing steps, so that the bound shrinks quickly
                 for (size_t at = begin, length = 64; at < std::min(end, begin + chunk); at += length, length *= 2)
                     scan_range(*t, part, p, at, std::min({end, at + length, begin + chunk}), within_guess(*t));
-            if (threads_ > 1 && shares(end - begin))
+            if (threads_ > 1 && shares(n))
                 scan_shared(*pending_.front(), part, p, begin + chunk);
             else
-                scan_chunks(part, p, begin + chunk);
+                scan_chunks(part, p, begin + chunk, share);
             leave_pending([&](Task<C>& t) { return t.found.ends_within(t.guess); });
-            for (Task<C>* t : pending_) t->passed = t->guess, t->guess = {seg.bits};
+            for (Task<C>* t : pending_) t->passed = t->guess, t->guess = {seg.bits}, t->learns = false;
         }
     }
 
-    void scan_chunks(const View<C>& part, uint32_t p, size_t begin) {
+    // Moves a guess to where near_by_ counts as many codes as were expected, and some more, in case they are too many
+    // by chance.
+    void look_less_far(Task<C>& t, double expected) {
+        const double enough = expected + 3 * std::sqrt(expected) + 3 + double(t.before);
+        double n = 0;
+        for (int d = 0; d < t.guess.distance; ++d)
+            if ((n += near_by_[d]) >= enough) t.guess = {d};
+    }
+
+    void scan_chunks(const View<C>& part, uint32_t p, size_t begin, double share) {
         const size_t end = part.seg->n_buckets, n = pending_.size();
-        for (; begin < end && n; begin += chunk) {
+        size_t done = chunk;
+        for (size_t learn_at = 2 * chunk; begin < end && n; begin += chunk, done += chunk) {
+            if (done == learn_at) {
+                learn_at *= 2;
+                for (Task<C>* t : pending_) {
+                    if (!t->learns) continue;
+                    std::fill_n(near_by_, part.seg->bits + 1, 0);
+                    for (const auto& h : t->found.hits()) ++near_by_[h.distance];
+                    look_less_far(*t, share * double(done));
+                }
+            }
             const size_t to = std::min(end, begin + chunk);
             for (size_t i = 0; i < n; i += kLanes) {
                 const size_t some = std::min(kLanes, n - i);
@@ -470,11 +509,13 @@ class Searcher {
     uint16_t distance_[chunk + kScanSlack];
     uint32_t lane_index_[kLanes * (chunk + kScanSlack)];
     uint16_t lane_distance_[kLanes * (chunk + kScanSlack)];
+    uint32_t near_by_[kMaxBits + 1];  // codes by distance
     std::vector<uint8_t> lower_;
     std::vector<uint32_t> near_;
     std::vector<std::pair<size_t, size_t>> range_;
     std::vector<Task<C>*> pending_;
     int threads_ = 1;
+    double reach_ = 1;
 };
 
 }  // namespace mch

@@ -145,6 +145,7 @@ void Table<C>::search(const uint8_t* codes, size_t n, const SearchOptions& o, co
         out.candidates[q] = int64_t(a.candidates);
         out.radius[q] = a.radius;
         out.exact[q] = a.count == std::min(o.k, scope.n_images);
+        return a;
     });
 }
 
@@ -163,13 +164,14 @@ std::vector<std::vector<RangeHit>> Table<C>::within(const uint8_t* codes, size_t
     try {
         run(codes, n, scope, o, [&](size_t q, const Task<C>& t, Answerer<C>& answerer) {
             count(0);  // another thread may have found too many
-            answerer.finish(t.found, scope.parts, scope.several, scope.limits, bits_,
-                            [&](int64_t id, int distance, uint8_t region) {
-                                if (hits[q].size() == o.max_hits) throw TooManyHits();
-                                hits[q].push_back({id, distance, region});
-                            });
+            const auto a = answerer.finish(t.found, scope.parts, scope.several, scope.limits, bits_,
+                                           [&](int64_t id, int distance, uint8_t region) {
+                                               if (hits[q].size() == o.max_hits) throw TooManyHits();
+                                               hits[q].push_back({id, distance, region});
+                                           });
             hits[q].shrink_to_fit();
             count(hits[q].size());
+            return a;
         });
     } catch (const TooManyHits&) {  // one query has more
         count(o.max_hits + 1);

@@ -26,7 +26,10 @@ struct View {
     // Live primary entries in a bucket: distinct images that no other bucket counts again.
     // Counting stops at `enough`.
     uint32_t weight(uint32_t bucket, uint64_t enough) const {
-        const uint32_t begin = seg->start(bucket), end = seg->start(bucket + 1);
+        return weight(bucket, seg->start(bucket), seg->start(bucket + 1), enough);
+    }
+    // The same for a bucket whose entries are [begin, end).
+    uint32_t weight(uint32_t bucket, uint32_t begin, uint32_t end, uint64_t enough) const {
         if (all_live() && seg->primary.empty()) return end - begin;
         if (end - begin == 1) return seg->is_primary(begin) && live(begin);
         if (is_counted(end - begin)) return count(bucket).primary;

@@ -84,7 +84,10 @@ class Header:
         if self.fine is not None:
             facts["fine"] = self.fine._asdict()
         if self.identity.precision != "float":
-            facts["precision"] = self.identity.precision
+            facts |= {
+                "precision": self.identity.precision,
+                "int8_graph": self.identity.int8_graph,
+            }
         return facts | ({"model_lost": True} if self.model_lost else {})
 
     @classmethod

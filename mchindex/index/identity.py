@@ -32,12 +32,16 @@ class Identity:
     boxes: tuple[Box, ...] = ()
     xi: float | None = None  # from which probability regions are kept; None: the model's own
     precision: Precision = "float"  # of the backbone
+    int8_graph: str | None = None  # the SHA-256 of the graph, if the precision is int8
 
     @classmethod
     def of_model(cls, model: Encoder, name: str | None) -> Identity:
         regions, boxes = tuple(model.layout.names), tuple(model.layout.boxes)
         xi = None if model.xi == model.own_xi else model.xi
-        return cls(model.bits, model.fingerprint, name, regions, boxes, xi, model.precision)
+        return cls(
+            model.bits, model.fingerprint, name, regions, boxes, xi, model.precision,
+            model.int8_graph,
+        )  # fmt: skip
 
     @classmethod
     def of_codes(cls, bits: int) -> Identity:
@@ -60,9 +64,13 @@ class Identity:
             raise ValueError("xi is a probability")
         precision = facts.get("precision", "float")  # early versions had no other
         check_precision(precision)
+        int8_graph = facts.get("int8_graph")
+        if int8_graph is not None and not (isinstance(int8_graph, str) and len(int8_graph) == 64):
+            raise ValueError("int8_graph is a SHA-256")
         return cls(
-            facts["bits"], facts["fingerprint"], facts["name"], regions, tuple(boxes), xi, precision
-        )
+            facts["bits"], facts["fingerprint"], facts["name"], regions, tuple(boxes), xi,
+            precision, int8_graph,
+        )  # fmt: skip
 
     @classmethod
     def of_store(cls, store: Store) -> Identity | None:
@@ -86,7 +94,7 @@ class Identity:
         if self.xi is not None:
             facts["xi"] = self.xi
         if self.precision != "float":
-            facts["precision"] = self.precision
+            facts |= {"precision": self.precision, "int8_graph": self.int8_graph}
         return facts
 
     @property
@@ -138,6 +146,11 @@ class Identity:
             raise ModelMismatchError(
                 f"{theirs} was filled with precision {other.precision}, but {mine} with precision "
                 f"{self.precision}: create a new index with precision {other.precision}"
+            )
+        if self.int8_graph != other.int8_graph:
+            raise ModelMismatchError(
+                f"{theirs} and {mine} were filled by different versions of mchindex, whose int8 "
+                "codes differ: add the images again"
             )
         if (self.regions, self.boxes) != (other.regions, other.boxes):
             raise ModelMismatchError(f"{theirs} and {mine} have different regions")

@@ -182,6 +182,11 @@ class IndexModel:
                 f"{self._store.name} was filled with precision {identity.precision}, and this "
                 f"model has precision {loaded.precision}: open it without a model"
             )
+        if loaded.int8_graph != identity.int8_graph:
+            raise ModelMismatchError(
+                f"{self._store.name} was filled by another version of mchindex, whose int8 codes "
+                "differ: create a new index, or use that version"
+            )
         self._saved = loaded
         self._model = loaded if identity.xi is None else loaded.with_xi(identity.xi)
 

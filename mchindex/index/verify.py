@@ -328,6 +328,11 @@ def _model(folder: Path, identity: Identity, load: bool, report: Verified) -> No
             model = GraphModel.load(place, precision=identity.precision) or load_model(place)
             if isinstance(model, GraphModel):
                 model.check()
+            if model.int8_graph != identity.int8_graph:
+                report.problems.append(
+                    "another version of mchindex filled the index, whose int8 codes differ: create "
+                    "a new index, or use that version"
+                )
         except ModelError as error:
             report.problems.append(str(error))
 

@@ -28,6 +28,7 @@ class Encoder(ABC):
     """Turns images into codes: `encode` for images to store, `encode_query` for queries."""
 
     precision: Precision = "float"  # with which the backbone computes
+    int8_graph: str | None = None  # the SHA-256 of the graph, if the precision is int8
     xi: float  # regions with at least this probability are kept
     mode: Mode  # how features of regions are computed, see `Extractor`
     layout: Layout  # the regions of an image

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from itertools import chain, islice
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -129,8 +130,12 @@ class Extractor:
         self, sources: Iterable[T], load: Callable[[T], Job], regions: int
     ) -> NDArray[np.float16]:
         """All that `stream` yields, in one array (n, regions, dim)."""
-        parts = [extracted.features for extracted in self.stream(sources, load, regions)]
-        return np.concatenate([self._nothing(regions), *parts])
+        rest = iter(sources)
+        some = list(islice(rest, self.step(regions) + 1))
+        if len(some) <= self.step(regions):  # one pass needs no thread of its own
+            return self._pass(some, load, regions).features
+        parts = [e.features for e in self.stream(chain(some, rest), load, regions)]
+        return np.concatenate(parts)
 
     def stream(
         self,
@@ -148,21 +153,6 @@ class Extractor:
         fewer sources that take much are taken ahead. `skip`, which the calling thread runs, says
         cheaply that `load` would return None; it may miss some.
         """
-
-        def prepare(source: T) -> _Views | None:
-            # The picture is freed before another is decoded: it may be much larger than the views.
-            with one_picture():
-                job = load(source)
-                views = None if job is None else self._views(*job)
-                del job
-            return views
-
-        def work(group: list[T]) -> Extracted[T]:
-            prepared = [prepare(source) for source in group]
-            views = [v for v in prepared if v is not None]
-            features = self._features(views) if views else self._nothing(regions)
-            return Extracted(group, [v is not None for v in prepared], features)
-
         workers = self.workers()
         pool = ThreadPoolExecutor(workers)
         running: deque[tuple[int, Future[Extracted[T]]]] = deque()
@@ -176,7 +166,7 @@ class Extractor:
                         Extracted(group, [False] * len(group), self._nothing(regions))
                     )
                 else:
-                    future = pool.submit(work, group)
+                    future = pool.submit(self._pass, group, load, regions)
                 running.append((held, future))
                 ahead += held
                 while len(running) > 2 * workers or (running and ahead > AHEAD):
@@ -187,6 +177,22 @@ class Extractor:
                 yield running.popleft()[1].result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def _pass(self, group: list[T], load: Callable[[T], Job | None], regions: int) -> Extracted[T]:
+        """The features of sources that go through the backbone together."""
+
+        def prepare(source: T) -> _Views | None:
+            # The picture is freed before another is decoded: it may be much larger than the views.
+            with one_picture():
+                job = load(source)
+                views = None if job is None else self._views(*job)
+                del job
+            return views
+
+        prepared = [prepare(source) for source in group]
+        views = [v for v in prepared if v is not None]
+        features = self._features(views) if views else self._nothing(regions)
+        return Extracted(group, [v is not None for v in prepared], features)
 
     def _nothing(self, regions: int) -> NDArray[np.float16]:
         return np.empty((0, regions, self.dim), np.float16)

@@ -53,6 +53,7 @@ class GraphModel(Encoder):
             raise ValueError("it has no int8 graph, only one of floats")
         self.folder, self._config, self._facts, self._device = folder, config, facts, device
         self.precision = precision
+        self.int8_graph = facts.files["int8"][1] if precision == "int8" else None
         if device not in (None, "auto", "cpu"):
             graph.providers_of(device)
         self.xi, self.mode = config.xi, config.mode

@@ -1,4 +1,4 @@
-"""Work of many callers, done together in one thread."""
+"""Work of many callers, done together in threads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Generic, TypeVar
 
 from mchindex.server.problems import too_many
@@ -15,10 +16,10 @@ R = TypeVar("R")
 
 
 class Batcher(Generic[T, R]):
-    """Collects what callers ask for and does it in batches, one after the other, in a thread.
+    """Collects what callers ask for and does it in batches, one after the other in each thread.
 
-    While a batch is being worked on, the next one gathers. If nothing is being worked on, a batch
-    waits `wait` seconds for company.
+    While all threads work on batches, the next one gathers. If a thread is free, a batch waits
+    `wait` seconds for company.
     """
 
     def __init__(
@@ -29,14 +30,16 @@ class Batcher(Generic[T, R]):
         queue: int,
         wait: float = 0.0,
         done: Callable[[int], None] = lambda size: None,
+        threads: int = 1,
     ) -> None:
         """`work` gets at most `most` items and returns the outcome of each. Beyond `queue` waiting
         items, callers are turned away. `done` is told the size of each batch."""
         self._name, self._work, self._most = name, work, most
         self._queue, self._wait, self._done = queue, wait, done
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
-        self._started = False  # a batch is being gathered or worked on
-        self._thread = ThreadPoolExecutor(1, f"mch-{name}")
+        self._gathering = False  # a batch waits for company
+        self._free = threads
+        self._threads = ThreadPoolExecutor(threads, f"mch-{name}")
 
     def __len__(self) -> int:
         """How many items wait."""
@@ -49,8 +52,8 @@ class Batcher(Generic[T, R]):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._waiting.append((item, future))
-        if not self._started:
-            self._started = True
+        if self._free and not self._gathering:
+            self._gathering = True
             if self._wait:
                 loop.call_later(self._wait, self._start)
             else:
@@ -58,24 +61,29 @@ class Batcher(Generic[T, R]):
         return await future
 
     def _start(self) -> None:
+        """Gives what waits to the threads that are free."""
+        self._gathering = False
+        while self._free and (batch := self._batch()):
+            self._free -= 1
+            self._done(len(batch))
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(self._threads, self._work, [item for item, _ in batch])
+            work.add_done_callback(partial(self._finish, batch))
+
+    def _batch(self) -> list[tuple[T, asyncio.Future[R]]]:
         batch: list[tuple[T, asyncio.Future[R]]] = []
         while self._waiting and len(batch) < self._most:
             item, future = self._waiting.popleft()
             if not future.done():  # its caller has given up
                 batch.append((item, future))
-        if not batch:
-            self._started = False
-            return
-        self._done(len(batch))
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._thread, self._work, [item for item, _ in batch])
-        work.add_done_callback(lambda outcome: self._finish(batch, outcome))
+        return batch
 
     def _finish(
         self,
         batch: list[tuple[T, asyncio.Future[R]]],
         outcome: asyncio.Future[Sequence[R | Exception]],
     ) -> None:
+        self._free += 1
         error = outcome.exception()
         results = [error] * len(batch) if error is not None else outcome.result()
         for (_, future), result in zip(batch, results, strict=True):
@@ -88,8 +96,8 @@ class Batcher(Generic[T, R]):
         self._start()
 
     def close(self) -> None:
-        """Waits for the batch that is being worked on."""
-        self._thread.shutdown()
+        """Waits for the batches that are being worked on."""
+        self._threads.shutdown()
 
 
 class Pool:

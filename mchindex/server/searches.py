@@ -23,6 +23,8 @@ from mchindex.index.ranking import Query
 from mchindex.index.results import Answers, Hit
 from mchindex.index.same_picture import reduced_for_comparison
 from mchindex.inference.encoder import cut_out
+from mchindex.inference.extract import BATCH
+from mchindex.inference.threads import cores
 from mchindex.inference.words import read_text
 from mchindex.server.batching import Batcher, Pool
 from mchindex.server.lines import Lines
@@ -36,7 +38,6 @@ from mchindex.server.why import COMPARED, Reasons, Why
 from mchindex.storage.records import Id
 
 TOGETHER = 64  # searches, at most, that are done together
-ENCODED = 32  # pictures, at most, that are encoded together
 WAIT = 0.003  # seconds that a picture waits for others
 
 
@@ -106,7 +107,7 @@ class Searches:
         self._decoding = Pool("pictures", 2, limits.queue)
         self._slow = Pool("searches", 2, limits.queue)
         self._encoding: Batcher[_Picture, Query] = Batcher(
-            "pictures", self._encode, ENCODED, limits.queue, WAIT, metrics.batch("encode")
+            "pictures", self._encode, BATCH, limits.queue, WAIT, metrics.batch("encode"), cores()
         )
         self._searching: Batcher[_Job, _Found] = Batcher(
             "searches", self._search, TOGETHER, limits.queue, 0.0, metrics.batch("search")

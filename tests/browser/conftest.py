@@ -16,8 +16,19 @@ from browser import Served, chromium, find_chromium
 from helpers.browsing import IMAGES, LOOKS, NewTab, Serve, Tab, fill
 from mchindex import MCHIndex
 
-# Each width and each scheme is always tested; the other two pairs take longer than they tell.
 ALWAYS = ("desktop-light", "phone-dark")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs axe both wide and narrow, and each other flow in one of the two; `make slow`
+    runs the rest."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "new_tab" in item.fixturenames:
+            name, look = item.originalname, item.callspec.params["new_tab"]
+            often = ALWAYS if "axe" in name else (ALWAYS[len(name) % 2],)
+            if look not in often:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -66,9 +77,7 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-@pytest.fixture(params=[
-    pytest.param(look, marks=() if look in ALWAYS else pytest.mark.slow) for look in LOOKS
-])  # fmt: skip
+@pytest.fixture(params=LOOKS)
 def new_tab(request: pytest.FixtureRequest, browser: Browser, serve: Serve) -> Iterator[NewTab]:
     """Makes tabs that look at a service, in one of the looks. They are closed before it stops."""
     tabs: list[Tab] = []

@@ -13,7 +13,7 @@ from helpers.browsing import HOSTILE, NewTab, Serve, Tab, jpeg, scene
 from mchindex import MCHIndex
 
 PAGE = Path(mchindex.server.__file__).parent / "page"
-LARGEST = 80 * 1024  # bytes of all files together
+LARGEST = 80_000  # bytes of all files together
 KEY = "a key that nobody would guess"
 VIEWS = {
     "library": "#/",

@@ -68,7 +68,7 @@ def test_a_missing_extra_is_named(index: Path) -> None:
         f"from mchindex.cli import run; sys.exit(run(['serve', {str(index)!r}]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True,
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(Path(mchindex.__file__).parents[1])},
     )  # fmt: skip
     assert done.returncode == 2

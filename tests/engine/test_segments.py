@@ -92,4 +92,4 @@ def test_building_takes_little_memory(tmp_path: Path) -> None:
     n = 400_000
     codes = clustered(64, n, seed=0, centres=2000).codes
     rows = save(tmp_path / "rows.npz", Rows(np.arange(n), codes, np.zeros(n, np.int64)))
-    run_script(PEAK, rows, folder=Path(__file__).parents[1])
+    run_script(PEAK, rows, folder=tmp_path)

@@ -9,11 +9,11 @@ import mchindex
 
 
 def start_script(script: str, *arguments: str, folder: Path) -> "subprocess.Popen[str]":
-    """Starts a script in a folder, which must not be that of the sources: Python would import the
-    sources, which may not be compiled."""
-    home = str(Path(mchindex.__file__).resolve().parents[1])
-    command = [sys.executable, "-c", script, *arguments]
-    environment = os.environ | {"PYTHONPATH": home}
+    """Starts a script in a folder. `-P` keeps Python from importing what lies in that folder: the
+    sources of mchindex may not be compiled."""
+    homes = Path(mchindex.__file__).resolve().parents[1], Path(__file__).resolve().parents[1]
+    command = [sys.executable, "-P", "-c", script, *arguments]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, homes))}
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ def running(folder: Path, limits: Limits | None = None, **settings: Any) -> Iter
             assert told.wait(30)
             headers = {} if chosen.key is None else {"api-key": chosen.key}
             with httpx.Client(base_url=urls[0], headers=headers, timeout=60) as client:
+                while "the model is being loaded" in client.get("/readyz").text:
+                    time.sleep(0.01)
                 yield Service(urls[0], index, client)
         finally:
             server.should_exit = True

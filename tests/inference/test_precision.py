@@ -1,6 +1,8 @@
 """An index remembers with which precision it was filled, and int8 gives nearly the same codes."""
 
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,10 @@ from mchindex.catalogue import SHIPPED, Precision
 from mchindex.datasets.scenes import SceneSource
 from mchindex.files import read_file
 from mchindex.index.export import export_index
+from mchindex.index.identity import Identity
 from mchindex.index.importing import import_index
-from mchindex.inference import GraphModel, load_model
+from mchindex.index.verify import verify
+from mchindex.inference import Encoder, GraphModel, load_model
 from mchindex.inference.graph import GRAPH, INT8, SHARED, SHARED_NAMES, session
 from mchindex.models import MCHModel
 from mchindex.models.backbones import EfficientNetLite0
@@ -113,6 +117,32 @@ def test_an_export_keeps_the_precision(tmp_path: Path) -> None:
             assert index.identity.precision == precision
     with pytest.raises(ModelMismatchError, match="create a new index with precision float"):
         import_index(tmp_path / "float.jsonl", tmp_path / "int8.mch")
+
+
+def test_codes_of_another_int8_graph_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Identity, "of_model", _of_another_graph(Identity.of_model))
+        with MCHIndex.open(tmp_path / "old.mch", precision="int8") as index:
+            index.add(PICTURES[:2], progress=False)
+    with MCHIndex.open(tmp_path / "old.mch") as index:
+        assert len(index.search(id=0)) == 1  # needs no graph
+        with pytest.raises(ModelMismatchError, match=r"another version.*create a new index"):
+            index.search(PICTURES[0])
+        with pytest.raises(ModelMismatchError, match="another version"):
+            index.add(PICTURES[2:3], progress=False)
+    assert "another version" in str(verify(tmp_path / "old.mch", model=True).problems)
+    with (tmp_path / "old.jsonl").open("wb") as file:
+        export_index(tmp_path / "old.mch", file)
+    with pytest.raises(ModelMismatchError, match=r"different versions.*add the images again"):
+        import_index(tmp_path / "old.jsonl", tmp_path / "new.mch")
+
+
+def _of_another_graph(
+    of_model: Callable[[Encoder, str | None], Identity],
+) -> Callable[[Encoder, str | None], Identity]:
+    return lambda model, name: replace(of_model(model, name), int8_graph="0" * 64)
 
 
 def test_a_model_of_ones_own_has_floats(tmp_path: Path) -> None:

@@ -32,7 +32,14 @@ def process(
     folder: Path, *options: str, port: int = 0
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`mch serve` as a process of its own, and its address."""
-    command = [sys.executable, "-c", "from mchindex.cli import main; main()", "serve", str(folder)]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "from mchindex.cli import main; main()",
+        "serve",
+        str(folder),
+    ]
     started = subprocess.Popen(
         [*command, "--port", str(port), *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

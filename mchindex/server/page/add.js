@@ -1,8 +1,8 @@
 // Adding images: files or whole folders, with progress, and failures by name.
 
-import {Gone, upload} from "./api.js";
+import {Gone, post} from "./api.js";
 import {bytes, count, h, icon, plural, say, state} from "./dom.js";
-import {service} from "./shared.js";
+import {READING, service} from "./shared.js";
 
 const TOGETHER = 16; // files per request
 const MOST = 32e6; // bytes per request
@@ -31,7 +31,7 @@ export async function dropped(transfer) {
 export function showAdd(main, route, {failed, changed, signal}) {
 	const title = "Add";
 	if (!service.info.access.write) {
-		main.append(state("You can look, but not add", "Your key only lets you read. Whoever runs the server can add pictures with: mch add photos/"));
+		main.append(state("You can look, but not add", READING));
 		return {title};
 	}
 	let stop = null;
@@ -94,7 +94,7 @@ export function showAdd(main, route, {failed, changed, signal}) {
 			words.textContent = `Done: ${summary()}.`;
 		} catch (error) {
 			words.textContent = `Stopped after ${count(tally.done)} of ${all}: ${summary()}. Add the same files again to go on.`;
-			if (error.name !== "AbortError") failed(error);
+			failed(error);
 		}
 		stop = null;
 		say(words.textContent);
@@ -112,7 +112,7 @@ async function sendBatch(batch, signal, tally, fail) {
 	const form = new FormData();
 	for (const [file, name] of batch) form.append("file", file, name);
 	try {
-		const answer = await upload("images", form, signal);
+		const answer = await post("images", form, signal);
 		tally.added += answer.added.length + answer.replaced.length;
 		tally.unchanged += answer.unchanged.length;
 		for (const {name, reason} of answer.failed) fail(name, reason);

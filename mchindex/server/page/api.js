@@ -20,14 +20,15 @@ let key = sessionStorage.getItem("api-key");
 let asking;
 
 async function send(method, path, options = {}) {
-	const {json, form, signal, accept = "application/json"} = options;
+	const {body, signal, accept = "application/json"} = options;
+	const json = body && !(body instanceof FormData);
 	const used = key;
 	const headers = {accept};
 	if (key) headers["api-key"] = key;
 	if (json) headers["content-type"] = "application/json";
 	let answer;
 	try {
-		answer = await fetch(`v1/${path}`, {method, headers, signal, body: json ? JSON.stringify(json) : form});
+		answer = await fetch(`v1/${path}`, {method, headers, signal, body: json ? JSON.stringify(body) : body});
 	} catch (error) {
 		if (error.name === "AbortError") throw error;
 		hooks.gone();
@@ -55,11 +56,10 @@ function path(name, query) {
 
 const call = async (...of) => (await send(...of)).json();
 export const get = (name, query = {}, signal) => call("GET", path(name, query), {signal});
-export const post = (name, json, signal) => call("POST", name, {json, signal});
-export const upload = (name, form, signal) => call("POST", name, {form, signal});
-export const put = (name, json) => call("PUT", name, {json});
+export const post = (name, body, signal) => call("POST", name, {body, signal});
+export const put = (name, body) => call("PUT", name, {body});
 export const download = async (path, accept = "*/*") => (await send("GET", path, {accept})).blob();
-export const remove = (name, json) => call("DELETE", name, {json});
+export const remove = (name, body) => call("DELETE", name, {body});
 
 /** Shows a picture in an <img>. A browser sends no key with an <img>, so with a key it is fetched. */
 export function load(img, source) {

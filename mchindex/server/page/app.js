@@ -1,4 +1,4 @@
-// Starts the page, shows the view that the address names, and takes pictures that are dropped, pasted or chosen.
+// Starts the page, shows the view that the address names, and takes pictures that are given.
 
 import {addLater, dropped, showAdd} from "./add.js";
 import {get, Gone, hooks, Problem} from "./api.js";
@@ -21,7 +21,7 @@ let leaving; // tells it to stop
 
 let entry = 0; // the one on the screen
 let entries = 0;
-let scrolled = 0; // remembered as it happens: when the address has changed, it is already that of the next view
+let scrolled = 0; // as it happens: when the address has changed, it is too late
 const scrolls = new Map(); // by entry
 addEventListener("scroll", () => (scrolled = scrollY), {passive: true});
 
@@ -42,10 +42,7 @@ function show() {
 	shown = views[view](main, route, {back, failed, searchWith, changed, signal: leaving.signal});
 	document.title = `${shown.title} · Image search`;
 	if (focused !== "words") $("#words").value = text ?? "";
-	for (const anchor of document.querySelectorAll("nav a")) {
-		if (anchor.dataset.view === view) anchor.setAttribute("aria-current", "page");
-		else anchor.removeAttribute("aria-current");
-	}
+	for (const anchor of document.querySelectorAll("nav a")) anchor.ariaCurrent = anchor.dataset.view === view ? "page" : null;
 	// A control that is drawn again keeps the focus; if what had it is gone, the pictures get it.
 	const again = focused && document.getElementById(focused);
 	if (again || (!first && document.activeElement === document.body)) (again || main).focus({preventScroll: true});
@@ -68,7 +65,7 @@ function banner(text, ...actions) {
 
 /** Says what went wrong: in `place`, if nothing else is shown there, or else above the page. */
 function failed(error, place) {
-	if (error instanceof Gone) return; // the banner says so
+	if (error instanceof Gone || error.name === "AbortError") return; // the banner says so, or the view was left
 	const ours = error instanceof Error && !(error instanceof Problem);
 	if (ours) console.error(error);
 	const text = ours ? "Something went wrong in this page. Reload it." : error.message;
@@ -76,16 +73,24 @@ function failed(error, place) {
 	else banner(text, h("button", {onclick: () => banner()}, "Close"));
 }
 
-let trying = null; // a timer, while the service is gone
-async function tryAgain() {
-	clearTimeout(trying);
-	trying = setTimeout(tryAgain, AGAIN);
+async function start() {
 	try {
 		service.info = await get("info");
+		if (!service.info.words) {
+			$("#words").placeholder = "Words cannot be searched here: drop a picture";
+			$("#words").disabled = true;
+		}
 		show();
 	} catch (error) {
 		failed(error, main);
 	}
+}
+
+let trying = null; // a timer, while the service is gone
+function tryAgain() {
+	clearTimeout(trying);
+	trying = setTimeout(tryAgain, AGAIN);
+	start();
 }
 hooks.gone = () => {
 	if (trying) return;
@@ -194,14 +199,4 @@ $("#skip").addEventListener("click", e => {
 history.scrollRestoration = "manual";
 addEventListener("popstate", show);
 setUpWords();
-get("info").then(
-	info => {
-		service.info = info;
-		if (!info.words) {
-			$("#words").placeholder = "Words cannot be searched here: drop a picture";
-			$("#words").disabled = true;
-		}
-		show();
-	},
-	error => failed(error, main),
-);
+start();

@@ -1,4 +1,4 @@
-// Choosing a part of a picture: with the mouse on any picture, with a finger or the keyboard after "Choose a part".
+// Choosing a part of a picture: with the mouse at once, with a finger or the keyboard after "Choose a part".
 // Boxes are [x0, y0, x1, y1] in shares of the sides; the service has them in pixels.
 
 import {h, icon, say} from "./dom.js";
@@ -7,8 +7,8 @@ const SMALLEST = 0.04; // of a side
 const DRAG = 6; // pixels that a mouse moves before a click becomes a drag
 const STEP = 0.02; // of a side, by an arrow key
 
-export const pixels = ([x0, y0, x1, y1], {width, height}) => [x0 * width, y0 * height, x1 * width, y1 * height].map(Math.round);
-export const shares = ([x0, y0, x1, y1], {width, height}) => [x0 / width, y0 / height, x1 / width, y1 / height];
+export const pixels = (box, {width, height}) => box.map((share, i) => Math.round(share * (i % 2 ? height : width)));
+export const shares = (box, {width, height}) => box.map((side, i) => side / (i % 2 ? height : width));
 const between = (low, value, high) => Math.min(high, Math.max(low, value));
 
 /** Puts an element over a part of a picture. */
@@ -33,10 +33,7 @@ const resized = ([x0, y0], x, y) => [x0, y0, between(x0 + SMALLEST, x, 1), betwe
 
 let open = null; // the one that is being used
 
-/**
- * Lets people choose a part of the picture in `frame`. `actions` are [label, function of the box], and the
- * first of them is what Enter does. `opener` gets the focus back.
- */
+/** On the picture in `frame`. `actions` are [label, function of the box]; Enter does the first. `opener` gets the focus back. */
 export class PartChooser {
 	constructor(frame, actions, opener) {
 		Object.assign(this, {frame, actions, opener});

@@ -21,6 +21,7 @@ export function h(name, ...rest) {
 export function icon(name) {
 	const [svg, use] = ["svg", "use"].map(tag => document.createElementNS("http://www.w3.org/2000/svg", tag));
 	svg.setAttribute("class", "icon");
+	svg.setAttribute("viewBox", "0 0 24 24");
 	svg.setAttribute("aria-hidden", "true");
 	use.setAttribute("href", `assets/icon.svg#${name}`);
 	svg.append(use);

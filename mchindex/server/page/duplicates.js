@@ -17,7 +17,6 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 	const elements = new Map(); // by id
 	let groups = 0;
 	let cursor;
-	let busy = false;
 
 	const list = h("div");
 	const note = h("p.hint", "Looking for duplicates… With many images this takes a while.");
@@ -39,7 +38,7 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 			const {classList, lastChild} = elements.get(id);
 			classList.toggle("kept", decision === "keep");
 			classList.toggle("discarded", decision === "discard");
-			if (write) [...lastChild.children].forEach((button, i) => button.setAttribute("aria-pressed", decision === ["keep", "discard"][i]));
+			if (write) [...lastChild.children].forEach((button, i) => (button.ariaPressed = decision === ["keep", "discard"][i]));
 		}
 		const of = decision => [...decisions.values()].filter(each => each === decision).length;
 		tally.textContent = `${count(of("keep"))} to keep, ${count(of("discard"))} to discard`;
@@ -101,14 +100,12 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 			elements.set(each.id, element);
 			return element;
 		});
-		list.append(h("section.group", {"aria-label": label}, h("div.head", h("h2", label), write && h("button.quiet.small", {onclick: suggest}, `Keep ${best.name}, discard the rest`)), h("ul.copies", copies)));
+		list.append(h("section.group", h("div.head", h("h2", label), write && h("button.quiet.small", {onclick: suggest}, `Keep ${best.name}, discard the rest`)), h("ul.copies", copies)));
 		set(images.map(each => [each.id, each.decision]));
 		last.images.push(...images);
 	}
 
 	async function fetch() {
-		if (busy) return;
-		busy = true;
 		try {
 			const page = await get("duplicates", {level, cursor, limit: PAGE}, signal);
 			page.groups.forEach(drawGroup);
@@ -124,14 +121,12 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 			end.set(false);
 			note.textContent = "";
 			failed(error, groups ? null : list);
-		} finally {
-			busy = false;
 		}
 	}
 
 	last.images = [];
 	last.search = null;
-	fetch();
+	end.next();
 	return {title: "Duplicates"};
 }
 

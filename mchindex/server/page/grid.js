@@ -1,5 +1,5 @@
-// The library: a grid of square cells of which only those near the screen exist, so that it scrolls the same
-// with a hundred images and with a hundred thousand. Pages of the list are fetched when they come near.
+// The library: square cells, of which only those near the screen exist, so that 100,000 images scroll as well as
+// a hundred. Pages of the list are fetched when they come near.
 
 import {get, load, thumbnail} from "./api.js";
 import {$, count, h} from "./dom.js";
@@ -9,7 +9,7 @@ import {isCommand} from "./shared.js";
 const PAGE = 500; // images per request
 const TALLEST = 15_000_000; // pixels; browsers draw nothing beyond about 17 million
 const SPARE = 2; // rows kept above and below the screen
-const SETTLED = 90; // milliseconds; during a fast scroll, thumbnails are fetched when it has paused for so long
+const SETTLED = 90; // milliseconds that a fast scroll must pause before thumbnails are fetched
 
 /** The images of the index, fetched one page after the other. */
 export class Listing {
@@ -49,8 +49,7 @@ export class Grid {
 	soon = () => (this.frame ??= requestAnimationFrame(() => this.#draw()));
 
 	constructor(listing, failed, signal) {
-		this.listing = listing;
-		this.failed = failed;
+		Object.assign(this, {listing, failed});
 		this.list.addEventListener("keydown", e => this.#key(e));
 		this.list.addEventListener("focusin", e => this.#activate(Number(e.target.closest("li").dataset.place)));
 		addEventListener("scroll", this.soon, {passive: true, signal});
@@ -109,8 +108,8 @@ export class Grid {
 		cell.style.width = cell.style.height = `${this.side}px`;
 		cell.style.transform = `translate(${(place % this.columns) * this.row}px, ${Math.floor(place / this.columns) * this.row}px)`;
 		cell.dataset.place = place;
-		cell.setAttribute("aria-posinset", place + 1);
-		cell.setAttribute("aria-setsize", this.listing.total);
+		cell.ariaPosInSet = place + 1;
+		cell.ariaSetSize = this.listing.total;
 	}
 
 	/** Shows in a cell the image of its place, or nothing until the list has arrived there. */

@@ -4,7 +4,7 @@ import {h, plural, say, state} from "./dom.js";
 import {filterChips, filterForm} from "./filters.js";
 import {Grid, Listing} from "./grid.js";
 import {go, link} from "./route.js";
-import {last, service} from "./shared.js";
+import {last, READING, service} from "./shared.js";
 
 const listings = new Map(); // by address, so that "back" finds them as they were
 
@@ -45,5 +45,5 @@ export function showLibrary(main, {filter}, {back, failed, signal}) {
 function emptyIndex() {
 	return service.info.access.write
 		? state("No pictures yet", "Add some: drop files or a folder here, or choose them.", h("a.button.primary", {href: "#/add"}, "Add pictures"))
-		: state("No pictures yet", "The server lets you look but not add. Whoever runs it can add pictures with: mch add photos/");
+		: state("No pictures yet", READING);
 }

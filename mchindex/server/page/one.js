@@ -16,14 +16,14 @@ export function showImage(main, {id}, {failed, signal}) {
 		.then(record => draw(article, record))
 		.then(() => post("search", {id, k: NEIGHBOURS, explain: true}, signal))
 		.then(({hits}) => hits.length && article.append(neighbours(id, hits)))
-		.catch(error => error.name === "AbortError" || failed(error, article.firstChild ? null : article));
-	const onKey = e => {
+		.catch(error => failed(error, article.firstChild ? null : article));
+	const step = e => {
 		const way = {ArrowLeft: -1, ArrowRight: 1}[e.key];
 		if (!way || e.defaultPrevented || isCommand(e) || e.target.closest("input, .hits")) return;
 		const other = beside(id, way);
 		if (other) location.replace(imageLink(other.id));
 	};
-	addEventListener("keydown", onKey, {signal});
+	addEventListener("keydown", step, {signal});
 	return {title: nameOf(id)};
 }
 

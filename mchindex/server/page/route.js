@@ -1,5 +1,4 @@
-// The address holds the search, after "#", so that it is not sent to the server. Every view is drawn from the
-// address alone, so back, reload and sharing work.
+// The address holds the search, after "#". Every view is drawn from it alone, so back, reload and sharing work.
 
 const VIEWS = ["library", "search", "image", "duplicates", "add"];
 

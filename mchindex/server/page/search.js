@@ -1,6 +1,6 @@
 // A search: what was asked, how it is ordered and filtered, and the hits.
 
-import {get, image, post, showBlob, upload} from "./api.js";
+import {get, image, post, showBlob} from "./api.js";
 import {isWhole, outline, PartChooser, pixels, place, shares} from "./box.js";
 import {count, h, icon, plural, say, state} from "./dom.js";
 import {filterChips, filterForm} from "./filters.js";
@@ -28,7 +28,7 @@ export async function searchFile(file, {box, region, rank, filter} = {}) {
 	const form = new FormData();
 	form.append("request", JSON.stringify({...request({rank, filter}, 0), region, explain: true}));
 	form.append("file", file);
-	const answer = await upload("search", form);
+	const answer = await post("search", form);
 	const route = {view: "search", codes: answer.query.codes, region: box, rank, filter};
 	keep(route.codes, file);
 	answers.set(link(route), {hits: answer.hits, answer, fresh: true});
@@ -97,10 +97,7 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 		}
 	}
 
-	let busy = false;
 	async function fetch() {
-		if (busy) return;
-		busy = true;
 		try {
 			const asked = request(route, found.hits.length);
 			const answer = await post("search", asked, signal);
@@ -116,13 +113,11 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 			end.set(false);
 			visited.textContent = "";
 			failed(error, found.hits.length ? null : below);
-		} finally {
-			busy = false;
 		}
 	}
 
 	if (found.answer) draw(found.hits);
-	else fetch();
+	else end.next();
 	return {title: title(route)};
 }
 

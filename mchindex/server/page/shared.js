@@ -1,15 +1,17 @@
-// What several views need: what the service can do, the last search, and the list that was last looked at.
+// What several views need.
 
 import {$, h, icon} from "./dom.js";
 
-export const service = {info: null};
-export const last = {search: null, images: []};
+export const service = {}; // `info`: what it can do
+export const last = {search: null, images: []}; // what was last looked at
 
 export const RANKS = {
 	best: ["Best match", "What looks most like it, then what shows the same things"],
 	fine: ["Same picture", "The same picture, its copies and its parts"],
 	code: ["Code order", "By the codes alone: the fewer bits differ, the earlier"],
 };
+
+export const READING = "Your key only lets you look. Whoever runs the server can add pictures with: mch add photos/";
 
 export const nameOf = id => String(id).split("/").pop();
 
@@ -28,8 +30,8 @@ export function chip(label, removed, kind, picture) {
 export const isCommand = e => e.ctrlKey || e.altKey || e.metaKey;
 
 /**
- * One stop for Tab in a list of pictures: its links and buttons have tabindex -1, but for those of the item that
- * has the focus. Arrow keys move it. `keys` are functions of an item, by key. Call the result when items are added.
+ * Tab stops once in a list of pictures, at the item that had the focus last; arrow keys move it. `keys` are
+ * functions of an item, by key. Call the result when items are added.
  */
 export function roving(list, selector, keys = {}) {
 	const items = () => [...list.querySelectorAll(selector)];
@@ -63,13 +65,20 @@ function beyond(all, at, way) {
 
 /** Calls `fetch` when the end of the page comes near; a button does the same. `set` says whether there is more. */
 export function more(fetch, signal) {
-	const element = h("p.more", {hidden: true}, h("button", {onclick: fetch}, "Show more"));
-	const seen = new IntersectionObserver(([entry]) => entry.isIntersecting && fetch(), {rootMargin: "600px"});
+	let busy = false;
+	const next = async () => {
+		if (busy) return;
+		busy = true;
+		await fetch();
+		busy = false;
+	};
+	const element = h("p.more", {hidden: true}, h("button", {onclick: next}, "Show more"));
+	const seen = new IntersectionObserver(([entry]) => entry.isIntersecting && next(), {rootMargin: "600px"});
 	const set = there => {
 		element.hidden = !there;
 		seen.disconnect();
 		if (there) seen.observe(element);
 	};
 	signal.addEventListener("abort", () => seen.disconnect());
-	return {element, set};
+	return {element, set, next};
 }

@@ -1,5 +1,7 @@
-// Pictures that were searched with but are not in the index. The service keeps none of them: it answers with
-// their codes, which go into the address. A small copy stays in this tab, to be shown after a reload.
+// Pictures that were searched with. The service keeps none: it answers with their codes, which go into the
+// address. A small copy stays in this tab, to be shown after a reload.
+
+import {h} from "./dom.js";
 
 const SIDE = 512;
 const KEPT = 8;
@@ -10,13 +12,13 @@ export async function keep(codes, file) {
 	try {
 		const bitmap = await createImageBitmap(file);
 		const scale = Math.min(1, SIDE / Math.max(bitmap.width, bitmap.height));
-		const canvas = new OffscreenCanvas(Math.ceil(bitmap.width * scale), Math.ceil(bitmap.height * scale));
+		const canvas = h("canvas", {width: Math.ceil(bitmap.width * scale), height: Math.ceil(bitmap.height * scale)});
 		canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-		const data = new Uint8Array(await (await canvas.convertToBlob({type: "image/jpeg"})).arrayBuffer());
+		const [, data] = canvas.toDataURL("image/jpeg").split(",");
 		const others = stored().filter(([each]) => each !== codes);
-		sessionStorage.setItem("pictures", JSON.stringify([[codes, btoa(Array.from(data, byte => String.fromCharCode(byte)).join(""))], ...others].slice(0, KEPT)));
+		sessionStorage.setItem("pictures", JSON.stringify([[codes, data], ...others].slice(0, KEPT)));
 	} catch {
-		// A browser cannot show every picture (HEIC), and its storage is limited. The search works without it.
+		// The browser cannot show it (HEIC), or its storage is full. The search works without it.
 	}
 }
 

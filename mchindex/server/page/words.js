@@ -17,7 +17,7 @@ export function setUpWords() {
 		asked++;
 		at = -1;
 		input.removeAttribute("aria-activedescendant");
-		input.setAttribute("aria-expanded", words.length > 0);
+		input.ariaExpanded = words.length > 0;
 		list.hidden = !words.length;
 		list.replaceChildren(...words.map((word, i) => h("li", {role: "option", id: `word-${i}`, "aria-selected": "false", onpointerdown: e => (e.preventDefault(), submit(word))}, word)));
 	};
@@ -33,13 +33,13 @@ export function setUpWords() {
 	const suggest = async () => {
 		const word = parts()[1].trim();
 		const mine = ++asked;
-		const {words} = word ? await get("words", {q: word, limit: 8}).catch(() => ({words: []})) : {words: []};
+		const words = word ? await get("words", {q: word, limit: 8}).then(answer => answer.words, () => []) : [];
 		if (mine === asked) show(words);
 	};
 	const move = to => {
 		const {length} = list.children;
 		at = (to + length) % length;
-		[...list.children].forEach((option, i) => option.setAttribute("aria-selected", i === at));
+		[...list.children].forEach((option, i) => (option.ariaSelected = i === at));
 		input.setAttribute("aria-activedescendant", `word-${at}`);
 	};
 

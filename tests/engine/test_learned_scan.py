@@ -1,0 +1,34 @@
+"""A scan learns on its way how far the nearest images are, and still ranks as a full sort would."""
+
+import numpy as np
+import pytest
+
+from helpers.oracle import assert_ranked
+from helpers.samples import Rows, queries_near, table_of
+
+CODES = 40_000  # enough for a scan to learn something
+
+
+def correlated(bits: int, per_image: int, seed: int, spread: float) -> Rows:
+    """Signs of sums of a few numbers; the codes of an image are alike where `spread` is small."""
+    rng = np.random.default_rng(seed)
+    images = np.arange(CODES) // per_image
+    inner = rng.standard_normal((CODES, 12))
+    own = rng.standard_normal((images[-1] + 1, 12))[images] + spread * inner
+    signs = own @ rng.standard_normal((12, bits)) + rng.standard_normal((CODES, bits)) > 0
+    return Rows(images, np.packbits(signs, axis=1), np.arange(CODES) % per_image)
+
+
+@pytest.mark.parametrize("bits", [64, 128, 256])
+@pytest.mark.parametrize(("per_image", "spread"), [(1, 1.0), (6, 0.1), (6, 2.0)])
+def test_learned_distances_change_no_answer(bits: int, per_image: int, spread: float) -> None:
+    rows = correlated(bits, per_image, bits, spread)
+    table = table_of(bits, rows)
+    table.optimize()
+    gone = np.arange(0, rows.ids.max(), 17)
+    table.remove(gone)
+    left = rows.take(~np.isin(rows.ids, gone))
+    queries = queries_near(left.codes, 6, seed=3)
+    for k in (1, 30, 3_000):  # later searches know what earlier ones needed
+        for some in (queries, ~queries[:3]):
+            assert_ranked(table.search(some, k, strategy="scan"), left, some)
