@@ -39,7 +39,8 @@ PARTS = ("backbone", "int8", "hash", "policy")  # int8: the backbone in whole nu
 SHARED = Path(__file__).parent / "graphs"  # backbones of the package, which models share
 INT8 = "efficientnet-lite0-int8.onnx"
 SHARED_NAMES = ("efficientnet-lite0.onnx", INT8)
-# Hashes of graphs that earlier versions had under these names, which gave the same codes.
+# Hashes of graphs that earlier versions had under these names. Their rounding differed a little: of
+# 3,000 photographs, .001 % of the bits of the codes and .005 % of those of the fine codes changed.
 _EARLIER = ("7eb019a7eb2096f112852c491d73f599459bc65078e3d1bfaf89f3542378f6c7",)
 _DOMAINS = (b"", b"ai.onnx")
 _ENDLESS = (b"Loop", b"Scan")  # a stranger's could run for ever

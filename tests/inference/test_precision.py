@@ -54,7 +54,7 @@ def test_int8_codes_do_not_depend_on_the_batch(places: list[int]) -> None:
     np.testing.assert_array_equal(WHOLE.encode_query([PICTURES[i] for i in places]), ALONE[places])
 
 
-def test_int8_codes_cannot_depend_on_the_cpu() -> None:
+def test_sums_of_int8_products_cannot_overflow() -> None:
     # Without VNNI, two products are added in 16 bits: 2 * 255 * 64 fits, with sign.
     graph = onnx.load_from_string(read_file(SHARED / INT8)).graph
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -163,7 +163,9 @@ def test_a_torch_model_fills_an_index_with_floats(tmp_path: Path) -> None:
         MCHIndex.open(tmp_path / "other.mch", model, precision="int8")
 
 
-def test_a_folder_that_names_the_first_shared_graph_still_opens(tmp_path: Path) -> None:
+def test_a_folder_that_names_the_first_shared_graph_is_run_by_the_present_one(
+    tmp_path: Path,
+) -> None:
     folder = Path(shutil.copytree(SHIPPED / "coco-32", tmp_path / "model"))
     earlier = "7eb019a7eb2096f112852c491d73f599459bc65078e3d1bfaf89f3542378f6c7"
     model = GraphModel.load(folder)
