@@ -24,9 +24,8 @@ from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 from common import RESULTS
 from mchindex import json_text
 from mchindex.datasets import scenes
-from mchindex.demo import ScenesDemo, scenes_demo
 from mchindex.demo.examples import ExampleHit
-from mchindex.demo.scenes import IMAGES, SETTINGS, SHOWN, SIDE
+from mchindex.demo.scenes import IMAGES, SETTINGS, SHOWN, SIDE, ScenesDemo, scenes_demo
 from mchindex.files import write_file
 from mchindex.images import open_rgb
 from mchindex.index import grid

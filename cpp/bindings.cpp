@@ -89,6 +89,7 @@ struct SearchResult {
     Column<int32_t> distances, radius;
     Column<int16_t> regions;
     Column<bool> exact;
+    py::object masks = py::none();
 
     SearchResult(py::ssize_t n, py::ssize_t k) : SearchResult(n, k, n * k <= small && n <= small) {}
 
@@ -133,7 +134,8 @@ void add(AnyTable& table, const py::object& ids, const py::object& codes, const 
 
 std::unique_ptr<SearchResult> search(const AnyTable& table, const py::object& codes, const py::object& k,
                                      const py::object& max_radius, const py::object& max_buckets,
-                                     const py::object& allowed, const py::object& strategy, const py::object& threads) {
+                                     const py::object& allowed, const py::object& strategy, const py::object& threads,
+                                     bool masks) {
     constexpr int64_t most = int64_t(1) << 27;
     SearchOptions o = common_options(allowed, strategy, threads);
     o.k = uint64_t(integer(k, "k", 1, most));
@@ -149,8 +151,15 @@ std::unique_ptr<SearchResult> search(const AnyTable& table, const py::object& co
                               " queries makes more than 2**27 hits; pass fewer queries at a time or a smaller k, or "
                               "use within()");
     auto r = std::make_unique<SearchResult>(n, py::ssize_t(o.k));
-    SearchRows rows{r->ids.data(),     r->distances.data(),  r->regions.data(), r->counts.data(),
-                    r->buckets.data(), r->candidates.data(), r->radius.data(),  r->exact.data()};
+    uint8_t* mask = nullptr;
+    if (masks) {
+        py::array_t<uint8_t> made({n, py::ssize_t(o.k), py::ssize_t(table.bits() / 8)});
+        mask = made.mutable_data();
+        r->masks = std::move(made);
+    }
+    SearchRows rows{r->ids.data(),    r->distances.data(), r->regions.data(),
+                    r->counts.data(), r->buckets.data(),   r->candidates.data(),
+                    r->radius.data(), r->exact.data(),     mask};
     const uint8_t* code = c.data();
     {
         py::gil_scoped_release release;
@@ -314,6 +323,9 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
                                "(q,) int64: number of stored codes in those buckets.")
         .def_property_readonly("exact", column(&SearchResult::exact),
                                "(q,) bool: False if max_radius or max_buckets kept images out of the answer.")
+        .def_readonly("masks", &SearchResult::masks,
+                      "(q, k, bits // 8) uint8: the query's code XOR the image's nearest code; zeros where fewer\n"
+                      "than k were found. None unless asked for.")
         .def("__len__", [](const SearchResult& r) { return r.n; })
         .def("__repr__", [](const SearchResult& r) {
             return "SearchResult(" + std::to_string(r.n) + " queries, k=" + std::to_string(r.k) + ")";
@@ -393,14 +405,15 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
             "table once, and again in what changes. Ids of images that are added later count, too.")
         .def("search", &search, py::arg("codes"), py::arg("k") = 10, py::arg("max_radius") = py::none(),
              py::arg("max_buckets") = py::none(), py::arg("allowed") = py::none(), py::arg("strategy") = "auto",
-             py::arg("threads") = 0,
+             py::arg("threads") = 0, py::arg("masks") = false,
              "Return the k nearest distinct images for each code, ordered by distance, then by the order\n"
              "in which Algorithm 1 visits buckets, then by id. An image counts once, at its nearest code.\n\n"
              "max_radius   return only images within this distance (inclusive)\n"
              "max_buckets  visit at most this many buckets, empty ones included\n"
              "allowed      return only images with these ids: a list, or a filter made by filter()\n"
              "strategy     \"auto\", \"probe\", \"substring\" or \"scan\"; the answer is the same\n"
-             "threads      number of threads to use; 0 means all cores")
+             "threads      number of threads to use; 0 means all cores\n"
+             "masks        whether the result has the XOR masks of the hits' codes")
         .def("within", &within, py::arg("codes"), py::arg("radius"), py::arg("allowed") = py::none(),
              py::arg("strategy") = "auto", py::arg("threads") = 0, py::arg("max_hits") = SearchOptions().max_hits,
              "Return all images within `radius` (inclusive) of each code, in the order of search().\n\n"

@@ -102,16 +102,42 @@ py::dict content(const FineTable& table) {
     return out;
 }
 
-RankResult rank(const FineTable& table, const py::object& queries, const py::object& k, const py::object& codes,
-                const std::array<float, 4>& weights, const py::object& candidates, const py::object& near,
-                const py::object& probes, const py::object& allowed, const py::object& threads) {
-    constexpr int64_t most = int64_t(1) << 27;
+Floats queries_argument(const FineTable& table, const py::object& queries) {
     Floats q = Floats(as_array(queries, "queries"));
     if (q.ndim() != 2 || q.shape(1) != table.fine_bits())
         throw py::value_error("queries must have the shape (n, " + std::to_string(table.fine_bits()) + "), not " +
                               shape_text(q));
     for (py::ssize_t i = 0; i < q.size(); ++i)
         if (!std::isfinite(q.data()[i])) throw py::value_error("queries must be finite numbers");
+    return q;
+}
+
+py::array_t<uint32_t> near_costs(const FineTable& table, const py::object& queries, const py::object& near,
+                                 const py::object& probes, const py::object& allowed, const py::object& threads) {
+    constexpr int64_t most = int64_t(1) << 27;
+    Floats q = queries_argument(table, queries);
+    const py::ssize_t n = q.shape(0);
+    RankOptions o;
+    o.near = uint64_t(integer(near, "near", 1, most));
+    o.probes = uint32_t(integer(probes, "probes", 0, INT32_MAX, true));
+    o.threads = int(integer(threads, "threads", 0, Workers::most, true));
+    if (n * int64_t(o.near) > most) throw py::value_error("more than 2**27 costs: pass fewer queries at a time");
+    const auto only = filter_argument(allowed);
+    py::array_t<uint32_t> out({n, py::ssize_t(o.near)});
+    uint32_t* to = out.mutable_data();
+    {
+        py::gil_scoped_release release;
+        table.near_costs(q.data(), size_t(n), only.get(), o, to);
+    }
+    return out;
+}
+
+RankResult rank(const FineTable& table, const py::object& queries, const py::object& k, const py::object& codes,
+                const std::array<float, 4>& weights, const py::object& candidates, const py::object& near,
+                const py::object& probes, const py::object& allowed, const py::object& threads,
+                const py::object& near_costs) {
+    constexpr int64_t most = int64_t(1) << 27;
+    Floats q = queries_argument(table, queries);
     const py::ssize_t n = q.shape(0);
     RankOptions o;
     o.k = uint64_t(integer(k, "k", 1, most));
@@ -136,6 +162,18 @@ RankResult rank(const FineTable& table, const py::object& queries, const py::obj
                     lims.data()[n] <= keys.size();
         for (py::ssize_t i = 0; fits && i < n; ++i) fits = lims.data()[i] <= lims.data()[i + 1];
         if (!fits) throw py::value_error("candidates must be limits (queries + 1,) and keys, as `within` returns them");
+    }
+    py::array_t<uint32_t> costs;
+    if (!near_costs.is_none()) {
+        const Ids given = integers(near_costs, "near_costs");
+        if (given.ndim() != 1 || given.size() != n) throw py::value_error("near_costs must be one per query");
+        costs = py::array_t<uint32_t>(n);
+        for (py::ssize_t i = 0; i < n; ++i) {
+            if (given.data()[i] < 0 || given.data()[i] > int64_t(UINT32_MAX))
+                throw py::value_error("near_costs must be from 0 to 2**32 - 1");
+            costs.mutable_data()[i] = uint32_t(given.data()[i]);
+        }
+        o.near_costs = costs.data();
     }
     const auto only = filter_argument(allowed);
     RankResult r(n, py::ssize_t(o.k));
@@ -192,6 +230,7 @@ void bind_fine(py::module_& m) {
         .def("rank", &rank, py::arg("queries"), py::arg("k") = 10, py::arg("codes") = py::none(),
              py::arg("weights") = std::array<float, 4>{0, 0, 1, 0}, py::arg("candidates") = py::none(),
              py::arg("near") = 0, py::arg("probes") = 0, py::arg("allowed") = py::none(), py::arg("threads") = 0,
+             py::arg("near_costs") = py::none(),
              "Return the k images with the largest scores for each query: queries (n, fine_bits), real\n"
              "numbers whose signs are the expected bits and whose magnitudes say how much each bit counts.\n\n"
              "codes       (n, bits // 8) the queries' codes, for the distance of the nearest code\n"
@@ -200,7 +239,13 @@ void bind_fine(py::module_& m) {
              "near        how many images to add to the candidates by their fine codes alone\n"
              "probes      in how many cells to look for those\n"
              "allowed     return only images with these keys: a list, or a filter of a BucketTable\n"
-             "threads     number of threads to use; 0 means all cores")
+             "threads     number of threads to use; 0 means all cores\n"
+             "near_costs  (n,) instead of `near`: the largest cost of the fine codes to add, see `near_costs`")
+        .def("near_costs", &near_costs, py::arg("queries"), py::arg("near"), py::arg("probes"),
+             py::arg("allowed") = py::none(), py::arg("threads") = 0,
+             "Return the costs of the `near` fine codes that `rank` would add for each query, (n, near) uint32,\n"
+             "ascending; 2**32 - 1 where there are fewer. From the costs of several tables follows what one table of\n"
+             "all their images would add.")
         .def(
             "read",
             [](const FineTable& t, const py::object& keys) {

@@ -53,6 +53,8 @@ class SearchResult:
     def candidates(self) -> NDArray[np.int64]: ...
     @property
     def exact(self) -> NDArray[np.bool_]: ...
+    @property
+    def masks(self) -> NDArray[np.uint8] | None: ...
     def __len__(self) -> int: ...
 
 @final
@@ -108,6 +110,7 @@ class BucketTable:
         allowed: _Ids | Filter | None = None,
         strategy: _Strategy = "auto",
         threads: SupportsIndex = 0,
+        masks: bool = False,
     ) -> SearchResult: ...
     def within(
         self,
@@ -198,7 +201,16 @@ class FineTable:
         probes: SupportsIndex = 0,
         allowed: _Ids | Filter | None = None,
         threads: SupportsIndex = 0,
+        near_costs: ArrayLike | None = None,
     ) -> RankResult: ...
+    def near_costs(
+        self,
+        queries: ArrayLike,
+        near: SupportsIndex,
+        probes: SupportsIndex,
+        allowed: _Ids | Filter | None = None,
+        threads: SupportsIndex = 0,
+    ) -> NDArray[np.uint32]: ...
     def read(self, keys: _Ids) -> NDArray[np.uint8]: ...
 
 def cpu_paths() -> list[str]: ...

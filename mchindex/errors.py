@@ -5,6 +5,8 @@ Some also derive from a built-in exception that callers may want to catch, such 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 
@@ -59,6 +61,30 @@ class StoreDamagedError(StoreError):
 
 class StoreBusyError(StoreError):
     """Another process is writing to the index."""
+
+
+class StaleKeysError(StoreError):
+    """Images would get keys that another writer may have used since they were chosen."""
+
+    answers: Mapping[int, Any] = MappingProxyType({})  # of the shards that took their images
+
+
+class ShardUnavailableError(StoreError):
+    """Shards of a cluster did not answer in time. `shards` are their numbers."""
+
+    answers: Mapping[int, Any] = MappingProxyType({})  # of the other shards
+
+    def __init__(self, shards: Sequence[int], reason: str) -> None:
+        self.shards, self.reason = tuple(shards), reason
+        several = "s" if len(self.shards) > 1 else ""
+        super().__init__(f"shard{several} {', '.join(map(str, shards))} did not answer: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.shards, self.reason)
+
+
+class ShardsMovedError(StoreError):
+    """A rebalance has replaced the shards of a cluster: try again with the new ones."""
 
 
 class ModelMismatchError(StoreError):

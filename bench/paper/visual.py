@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mchindex.datasets import Dataset, open_dataset
-from mchindex.demo import MODEL, PICTURES, scenes_demo
+from mchindex.demo.scenes import MODEL, PICTURES, scenes_demo
 from mchindex.inference.region_codes import RegionCodes
 from mchindex.models import MCHModel
 from mchindex.progress import Display

@@ -30,10 +30,10 @@ template <class C>
 class Answerer {
   public:
     // Calls emit(id, distance, region) for at most K images, in order. `several`: images may have
-    // more than one code.
+    // more than one code. `masks`, if not null, gets the XOR mask of each image's nearest code.
     template <class Emit>
     Answer finish(const Collector<C>& found, const std::vector<View<C>>& parts, bool several, const Limits<C>& limits,
-                  int bits, Emit&& emit) {
+                  int bits, Emit&& emit, std::vector<C>* masks = nullptr) {
         constexpr size_t ahead = 16;  // how many to prefetch; many at once evict one another
         Answer answer;
         k_ = found.k();
@@ -59,6 +59,7 @@ class Answerer {
                 if (parts.size() > 1)
                     while (run < sorted && same_code(found, hits_[begin], hits_[run])) ++run;
                 choose(begin, run, int(d), parts, several, answer);
+                if (masks) masks->resize(chosen_.size(), found.mask_of(hits_[begin]));
                 if (chosen_.size() == k_) {
                     answer.buckets = bucket_rank(found.mask_of(hits_[begin]), bits);
                     answer.radius = int(d);

@@ -32,9 +32,11 @@ class Experience {
         const float by_scan = t.ns[scan], by_cells = t.ns[cells];
         if (!by_scan || !by_cells) return by_scan ? cells : scan;
         const Way best = by_cells < by_scan ? cells : scan;
-        const bool close = std::max(by_scan, by_cells) < 4 * std::min(by_scan, by_cells);
+        const bool close = std::max(by_scan, by_cells) < 2 * std::min(by_scan, by_cells);
         const uint32_t turn = ++t.turns;
-        return turn % (close ? 64 : 1024) ? best : Way(1 - best);
+        // The first measurements are of cold caches, so they are soon repeated.
+        const uint32_t interval = !close ? 1024 : turn < 64 ? 8 : 64;
+        return turn % interval ? best : Way(1 - best);
     }
     void record(int c, Way way, double ns) {
         std::atomic<float>& mean = times_[c].ns[way];

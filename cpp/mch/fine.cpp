@@ -444,8 +444,8 @@ int FineTable::distance(size_t row, const uint64_t* code) const {
     return least;
 }
 
-// Adds the images of the `near` codes that cost least, of those in the cells that cost least.
-void FineTable::take_near(const Query& q, Scratch& work, const RankOptions& o) const {
+// Finds the codes in the cells that cost least, and what they cost.
+void FineTable::look_near(const Query& q, Scratch& work, const RankOptions& o) const {
     constexpr size_t batch = 64, ahead = 24;
     const Costs costs = choose_costs(words_, q.planes);
     const Divider divide{uint32_t(regions_)};
@@ -483,13 +483,21 @@ void FineTable::take_near(const Query& q, Scratch& work, const RankOptions& o) c
         }
         costs(work.gathered.data(), count, q.bits, &work.entry_costs[start]);
     }
+}
+
+// Adds the images of the `near` codes that cost least, of those in the cells that cost least.
+void FineTable::take_near(const Query& q, Scratch& work, const RankOptions& o, size_t at) const {
+    look_near(q, work, o);
+    const Divider divide{uint32_t(regions_)};
     // The cost of the last one to take; which of those with this cost are taken would be arbitrary.
-    work.histogram.assign(q.most_cost + 1, 0);
-    for (const uint32_t cost : work.entry_costs) ++work.histogram[cost];
-    uint64_t taken = 0;
-    uint32_t limit = 0;
-    while (limit < q.most_cost && (taken += work.histogram[limit]) < o.near) ++limit;
-    for (size_t i = 0; i < n; ++i)
+    uint32_t limit = o.near_costs ? o.near_costs[at] : 0;
+    if (!o.near_costs) {
+        work.histogram.assign(q.most_cost + 1, 0);
+        for (const uint32_t cost : work.entry_costs) ++work.histogram[cost];
+        uint64_t taken = 0;
+        while (limit < q.most_cost && (taken += work.histogram[limit]) < o.near) ++limit;
+    }
+    for (size_t i = 0; i < work.entries.size(); ++i)
         if (work.entry_costs[i] <= limit) work.take(divide(work.entries[i]).first);
 }
 
@@ -534,7 +542,7 @@ void FineTable::rank_one(const Query& q, Scratch& work, const RankOptions& o, co
         work.rows.clear();
         for (const int64_t* key = q.begin; key < q.end; ++key)
             if (const size_t row = row_of(*key); row < n_rows() && usable(row)) work.take(row);
-        if (o.near && n_cells_) take_near(q, work, o);
+        if ((o.near || o.near_costs) && n_cells_) take_near(q, work, o, at);
         for (size_t i = 0; i < work.rows.size(); ++i) {
             if (i + 4 < work.rows.size())
                 for (size_t j = 0; j < row_words_; j += 8) __builtin_prefetch(fine_of(work.rows[i + 4]) + j);
@@ -605,6 +613,31 @@ void FineTable::rank(const uint8_t* codes, const float* queries, size_t n, const
             q.end = lims ? candidates + lims[i + 1] : nullptr;
             q.allowed = rows.get();
             rank_one(q, work, o, out, i);
+        }
+    });
+}
+
+void FineTable::near_costs(const float* queries, size_t n, const Filter* allowed, const RankOptions& o,
+                           uint32_t* out) const {
+    std::fill_n(out, n * o.near, UINT32_MAX);
+    std::shared_lock lock(mutex_);
+    if (!n || !n_cells_) return;
+    const auto rows = allowed ? rows_of(*allowed) : nullptr;
+    const auto most = size_t(o.threads ? o.threads : usable_cores());
+    const int threads = int(std::clamp<size_t>(n * o.near / 512, 1, std::min(most, n)));
+    std::atomic<size_t> next{0};
+    parallel(threads, [&] {
+        Scratch work;
+        for (size_t i; (i = next.fetch_add(1)) < n;) {
+            Query q(queries + i * size_t(fine_bits_), fine_bits_, words_);
+            q.allowed = rows.get();
+            look_near(q, work, o);
+            auto& costs = work.entry_costs;
+            const auto first = costs.begin();
+            const auto count = std::min<size_t>(o.near, costs.size());
+            if (count < costs.size()) std::nth_element(first, first + ptrdiff_t(count), costs.end());
+            std::sort(first, first + ptrdiff_t(count));
+            std::copy_n(first, count, out + i * o.near);
         }
     });
 }

@@ -32,6 +32,8 @@ struct RankOptions {
     RankWeights weights{0, 0, 1, 0};
     uint64_t near = 0;    // codes whose images are added to the candidates; those as near as the last one, too
     uint32_t probes = 0;  // cells to look for them in
+    // Or, for each query, the largest cost of these codes: then `near` is ignored.
+    const uint32_t* near_costs = nullptr;
     int threads = 0;
 };
 
@@ -75,6 +77,10 @@ class FineTable {
     // `near` adds; without `lims`, all images. `allowed` restricts both; null allows all.
     void rank(const uint8_t* codes, const float* queries, size_t n, const int64_t* lims, const int64_t* candidates,
               const Filter* allowed, const RankOptions&, const RankRows&) const;
+
+    // The costs of the `o.near` codes that `rank` would take for each query, ascending; UINT32_MAX where there are
+    // fewer. From those of several tables follows what one table with all their images would take.
+    void near_costs(const float* queries, size_t n, const Filter* allowed, const RankOptions& o, uint32_t* out) const;
 
     // The fine codes of images, `regions` per key; returns false if a key is not in the table.
     bool read(const int64_t* keys, size_t n, uint8_t* fine) const;
@@ -130,7 +136,8 @@ class FineTable {
     uint32_t nearest_cell(const Word* code, std::vector<uint32_t>& distances) const;
     int distance(size_t row, const uint64_t* code) const;
     std::shared_ptr<const Rows> rows_of(const Filter&) const;
-    void take_near(const Query&, Scratch&, const RankOptions&) const;
+    void look_near(const Query&, Scratch&, const RankOptions&) const;
+    void take_near(const Query&, Scratch&, const RankOptions&, size_t at) const;
     void rank_one(const Query&, Scratch&, const RankOptions&, const RankRows&, size_t at) const;
 
     const int bits_, fine_bits_, regions_;

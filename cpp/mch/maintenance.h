@@ -163,7 +163,7 @@ void replace_with_merged(State<C>& next, const Parts<C>& before, std::shared_ptr
 // time. That may be less than the time to build it, since nobody waits for the build.
 template <class C>
 bool wants_index(const Segment<C>& seg) {
-    constexpr size_t most_bytes = 64;    // per code
+    constexpr size_t most_bytes = 128;   // per code
     constexpr uint32_t smallest = 4096;  // a smaller segment is scanned in no time
     if (seg.n_buckets < smallest || seg.wide || seg.substring->index.load() || seg.substring->failed) return false;
     const double build = kBuildCost * SubstringIndex<C>::window_count(seg.bits, seg.n_buckets) * seg.n_buckets;

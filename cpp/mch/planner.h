@@ -15,6 +15,7 @@ namespace mch {
 
 constexpr double kProbeCost = 20.0;  // per flip: reads a bit that is seldom in the cache
 constexpr double kReadCost = 0.33;   // per word of a code that a scan reads from memory, once for all of a block
+constexpr double kCacheCost = 0.03;  // the same from the cache that the cores share
 constexpr double kGroupCost = 40.0;  // per group in reach
 constexpr double kBuildCost = 40.0;  // per code and window, to build the substring index
 
@@ -86,8 +87,9 @@ struct Plan {
         guess = among_loose.template bound_of<C>(double(k) + 3 * std::sqrt(double(k)) + 3);
         nearest = among_loose.radius_of(8 * loose / sample);
 
-        const bool cached = loose * sizeof(C) < 1 << 20;
-        const double code_cost = code_ns<C>() + (cached ? 0 : kReadCost * C::words / double(together));
+        const double bytes = loose * sizeof(C);
+        const double read = bytes < 1 << 20 ? 0 : bytes < 16 << 20 ? kCacheCost : kReadCost;
+        const double code_cost = code_ns<C>() + read * C::words / double(together);
         const double scan = seg.n_groups * pivot * code_ns<C>() + loose * code_cost;
         expected_cost = scan;
         if (seg.n_groups) {

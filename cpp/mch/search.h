@@ -122,7 +122,7 @@ class Searcher {
         if (threads_ == 1) experience.record(c, way, ns);  // several are no measure for one
         if (!index && !seg.substring->failed && experience.sample()) {
             // The estimate knows the final bound; a search starts with a wider one, and reads more.
-            const double cells = 3 * SubstringIndex<C>::cost(seg, one.query, one.found.bound().distance);
+            const double cells = 1.5 * SubstringIndex<C>::cost(seg, one.query, one.found.bound().distance);
             const double saved = experience.of(c, way) - cells;
             if (saved > 0) seg.substring->add_missed(saved * double(n * Experience::interval));
         }

@@ -23,6 +23,7 @@ struct SearchRows {
     int64_t *counts, *buckets, *candidates;
     int32_t* radius;
     bool* exact;
+    uint8_t* masks;  // of k codes per query, or null: they are not wanted
 };
 
 struct RangeHit {

@@ -119,12 +119,21 @@ void Table<C>::search(const uint8_t* codes, size_t n, const SearchOptions& o, co
     run(codes, n, scope, o, [&](size_t q, const Task<C>& t, Answerer<C>& answerer) {
         size_t at = q * o.k;
         const size_t end = at + o.k;
-        auto a = answerer.finish(t.found, scope.parts, scope.several, scope.limits, bits_,
-                                 [&](int64_t id, int distance, uint8_t region) {
-                                     out.ids[at] = id;
-                                     out.distances[at] = distance;
-                                     out.regions[at++] = region;
-                                 });
+        std::vector<C> masks;
+        auto a = answerer.finish(
+            t.found, scope.parts, scope.several, scope.limits, bits_,
+            [&](int64_t id, int distance, uint8_t region) {
+                out.ids[at] = id;
+                out.distances[at] = distance;
+                out.regions[at++] = region;
+            },
+            out.masks ? &masks : nullptr);
+        if (out.masks) {
+            const auto width = size_t(bits_ / 8);
+            uint8_t* to = out.masks + q * o.k * width;
+            for (size_t i = 0; i < masks.size(); ++i) masks[i].store(to + i * width, int(width));
+            std::fill_n(to + masks.size() * width, (o.k - masks.size()) * width, uint8_t(0));
+        }
         for (; at < end; ++at) out.ids[at] = out.distances[at] = out.regions[at] = -1;
         if (a.count < o.k) {  // Algorithm 1 goes on to the end of the space and finds nothing more
             a.buckets = scope.limits.buckets;

@@ -30,6 +30,7 @@ _COMMANDS = {
         "backup": "backup",
         "export": "export",
         "import": "importing:import_",
+        "cluster": "cluster",
     },
     "Learning": {
         "models": "models",
@@ -83,7 +84,10 @@ def make_app(only: str | None = None) -> typer.Typer:
             if only in (None, name):
                 module, _, function = place.partition(":")
                 found = getattr(import_module(f"mchindex.cli.{module}"), function or module)
-                app.command(name, rich_help_panel=panel)(found)
+                if isinstance(found, typer.Typer):
+                    app.add_typer(found, name=name, rich_help_panel=panel)
+                else:
+                    app.command(name, rich_help_panel=panel)(found)
     return app
 
 

@@ -28,6 +28,7 @@ from mchindex.cli.options import (
     Threads,
     UsePrecision,
     Wait,
+    is_cluster,
     use_threads,
 )
 from mchindex.progress import per_second, seconds
@@ -134,7 +135,12 @@ def add(
 
     use_threads(threads)
     chosen = model if codes is None else _on_budget(index, model, codes, paths, device, precision)
-    with MCHIndex.open(index, chosen, wait=wait, device=device, precision=precision) as opened:
+    kind: type[MCHIndex] = MCHIndex
+    if is_cluster(index):
+        from mchindex.cluster import ClusterIndex
+
+        kind = ClusterIndex
+    with kind.open(index, chosen, wait=wait, device=device, precision=precision) as opened:
         try:
             began = time.monotonic()
             result = opened.add(
@@ -198,7 +204,7 @@ def _check_model(index: Path, model: str | None) -> None:
     from mchindex.index.model import DEFAULT_MODEL
     from mchindex.storage.store import Store
 
-    if model is None and Store.exists(index):
+    if model is None and (Store.exists(index) or is_cluster(index)):
         return
     name = DEFAULT_MODEL if model is None else model
     if not (find(name) / CONFIG).is_file():

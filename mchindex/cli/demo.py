@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import webbrowser
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,8 @@ from mchindex.cli.serve import serve_index
 from mchindex.progress import Display
 
 if TYPE_CHECKING:
-    from mchindex.demo import PhotosDemo, ScenesDemo
+    from mchindex.demo.photos import PhotosDemo
+    from mchindex.demo.scenes import ScenesDemo
 
 FAILURES = 3  # unreadable pictures listed, at most
 
@@ -95,28 +97,24 @@ def demo(
         raise ValueError("--model needs --photos: for drawn pictures the demo trains its own model")
     if serve:
         import mchindex.server  # noqa: F401  # says now, not in minutes, what is not installed
-    from mchindex.demo import IMAGES, ScenesDemo, photos_demo, scenes_demo
-
     workers = use_threads(threads)
     result: ScenesDemo | PhotosDemo
     with Display(quiet, {"hashnet": "base hashnet"}) as display:
         try:
             if photos is not None:
+                from mchindex.demo.photos import photos_demo
+
                 result = photos_demo(photos, out, model=model, seed=seed, progress=display)
+                report = partial(_print_photos, result)
             else:
-                result = scenes_demo(
-                    out,
-                    IMAGES if images is None else images,
-                    seed,
-                    threads=workers,
-                    progress=display,
-                )
+                from mchindex.demo.scenes import IMAGES, scenes_demo  # needs torch
+
+                drawn = IMAGES if images is None else images
+                result = scenes_demo(out, drawn, seed, threads=workers, progress=display)
+                report = partial(_print_scenes, result)
         except KeyboardInterrupt:
             raise StoppedError("interrupted: run the same command again to resume") from None
-    if isinstance(result, ScenesDemo):
-        _print_scenes(result)
-    else:
-        _print_photos(result)
+    report()
     if open_page:
         webbrowser.open(result.page.resolve().as_uri())
     if serve:

@@ -39,9 +39,18 @@ def info(index: Index = INDEX_PATH, filter: Filter = None, as_json: AsJson = Fal
         "on disk": show.size(facts["bytes"]),
         "in memory": show.size(facts["memory"]),
         "segments": f"{facts['segments']:,}",
+        "shards": _shards(facts),
     }
     cells = {name: value for name, value in rows.items() if value}
     show.output(show.LONG_WIDTH).print(show.facts(cells))
+
+
+def _shards(facts: dict[str, Any]) -> str:
+    """Of a cluster: how many images each shard holds."""
+    if "shards" not in facts:
+        return ""
+    images = ", ".join(f"{shard['images']:,}" for shard in facts["shards"])
+    return f"{len(facts['shards'])} of {images} images; {facts['replicas']} replicas of each"
 
 
 def _fine(facts: dict[str, Any]) -> str:

@@ -148,15 +148,29 @@ IndexModel = Annotated[
 
 def open_index(folder: Path, *, wait: float = 0.0, device: str | None = None) -> MCHIndex:
     """An existing index."""
+    if is_cluster(folder):
+        from mchindex.cluster import ClusterIndex
+
+        return ClusterIndex.open(folder, create=False, wait=wait, device=device)
     check_index(folder)
     from mchindex.index import MCHIndex
 
     return MCHIndex.open(folder, create=False, wait=wait, device=device)
 
 
+def is_cluster(folder: Path) -> bool:
+    """Whether a folder holds a cluster. The package need not be imported for this."""
+    return (folder / "cluster.json").is_file()
+
+
 def check_index(folder: Path) -> None:
     from mchindex.storage.store import Store
 
+    if is_cluster(folder):
+        raise ValueError(
+            f"{folder} is a cluster: name one of the indexes in it, such as "
+            f"{folder / 'shard-000.mch'}"
+        )
     if not Store.exists(folder):
         raise ValueError(
             f"there is no index {folder}: create it with mch add, or name another with --index or "

@@ -10,7 +10,15 @@ from typing import Annotated
 import typer
 
 from mchindex.cli import show
-from mchindex.cli.options import INDEX_PATH, Device, Threads, check_index, use_threads
+from mchindex.cli.options import (
+    INDEX_PATH,
+    Device,
+    Threads,
+    check_index,
+    is_cluster,
+    open_index,
+    use_threads,
+)
 from mchindex.files import read_file
 
 ACCESS, LIMITS = "Access", "Limits"
@@ -119,10 +127,10 @@ def serve(
     # NumPy's threads would wait for work in a loop and take a third of the time of two cores. NumPy
     # reads this when it is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    check_index(index)
+    if not is_cluster(index):
+        check_index(index)  # before the service is imported, which takes longer
     from PIL import Image
 
-    from mchindex.index import MCHIndex
     from mchindex.server.run import serve as run
     from mchindex.server.settings import Limits, Settings
 
@@ -138,17 +146,16 @@ def serve(
     )  # fmt: skip
     if max_megapixels is not None:
         Image.MAX_IMAGE_PIXELS = max_megapixels * 1_000_000
-    with MCHIndex.open(index, create=False, wait=WAIT, device=device) as opened:
+    with open_index(index, wait=WAIT, device=device) as opened:
         run(opened, settings, lambda url: announce(url, len(opened), open_page))
 
 
 def serve_index(index: Path, port: int) -> None:
     """Serves an index on this machine, and opens its page in the browser."""
-    from mchindex.index import MCHIndex
     from mchindex.server.run import serve as run
     from mchindex.server.settings import Settings
 
-    with MCHIndex.open(index, create=False, wait=WAIT) as opened:
+    with open_index(index, wait=WAIT) as opened:
         run(opened, Settings(port=port), lambda url: announce(url, len(opened), True))
 
 

@@ -136,6 +136,7 @@ def read_hits(answer: Any) -> Hits:
     return Hits(
         tuple(map(_hit, answer["hits"])), visited["buckets"], visited["radius"],
         visited["candidates"], visited["exact"], visited["limited_by"], 0, answer["rank"],
+        visited.get("partial", False),  # a service of an earlier version has no clusters
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,8 +25,10 @@ from mchindex.demo.page import photos_page
 from mchindex.files import write_file
 from mchindex.index import MCHIndex
 from mchindex.index.adding import Failure
-from mchindex.models import MCHModel
 from mchindex.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from mchindex.models import MCHModel
 
 PHOTOS_INDEX, PHOTOS_PAGE = "photos.mch", "photos.html"
 TRIED = 300  # pictures searched for, at most, to find queries worth showing

@@ -27,6 +27,7 @@ PATIENCE = 2.0  # seconds after which a smaller batch is committed
 LOOKED_UP = 64  # images looked up in the store at a time
 HELD = 64 << 20  # bytes of pictures in memory after which fewer are looked up
 T = TypeVar("T")
+Codes = tuple[bytes, bytes | None]  # the codes and the fine codes of an image, as a `Row` has them
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,78 @@ class Commit(Step):
 OnCommit = Callable[[Commit], None]
 
 
-class Adding:
+class Encoding:
+    """Decodes and encodes images."""
+
+    def __init__(self, model: Encoder, batch: int, update: bool, again: bool = False) -> None:
+        """With `update`, unchanged images are encoded too. With `again`, unchanged images are
+        encoded if they have no fine codes, and the model makes them."""
+        self._model, self._batch, self._update = model, batch, update
+        self._again = again and model.fine_kind is not None
+        self._boxes = model.layout.array()
+
+    def _forced(self, item: Item) -> bool:
+        """Whether to encode it even if it has not changed."""
+        again = self._again and item.known is not None and not item.known.fine
+        return self._update or again
+
+    def _skip(self, item: Item) -> bool:
+        """Whether there is nothing to read."""
+        return item.error is not None or (not self._forced(item) and item.is_unchanged())
+
+    def _decode(self, item: Item) -> tuple[Any, NDArray[np.float64]] | None:
+        """The picture and the boxes to encode; None if there is nothing to encode."""
+        picture = item.load(self._model.least, force=self._forced(item))
+        return None if picture is None else (picture.image, self._boxes)
+
+    def encoded(self, items: Iterator[Item]) -> Iterator[tuple[list[Item], list[Codes]]]:
+        """Yields batches of items in their order, and the codes of those that were decoded."""
+        for batch, features in self._batches(items):
+            # One call for the whole batch: many small calls slow down the backbone.
+            yield batch, self._encoded(features)
+
+    def _batches(
+        self, items: Iterator[Item]
+    ) -> Iterator[tuple[list[Item], list[NDArray[np.float16]]]]:
+        """Yields batches of items in their order, and the features of those that were decoded."""
+        batch: list[Item] = []
+        features: list[NDArray[np.float16]] = []
+        last = time.monotonic()
+        stream = self._model.extractor.stream(
+            items, self._decode, len(self._boxes), Item.bytes_held, self._skip
+        )
+        # Always closed: its threads must not outlive an exception.
+        with contextlib.closing(stream) as chunks:  # type: ignore[type-var]
+            for chunk in chunks:
+                for item, loaded in zip(chunk.sources, chunk.loaded, strict=True):
+                    item.source, item.decoded = None, loaded  # frees the picture
+                    batch.append(item)
+                if len(chunk.features):
+                    features.append(chunk.features)
+                if len(batch) >= self._batch or time.monotonic() - last > PATIENCE:
+                    yield batch, features
+                    batch, features, last = [], [], time.monotonic()
+        if batch:
+            yield batch, features
+
+    def _encoded(self, features: Sequence[NDArray[np.float16]]) -> list[Codes]:
+        """The codes and the fine codes of each decoded image, as a `Row` holds them."""
+        if not features:
+            return []
+        joined = np.concatenate(features)
+        encoded, bits = self._model.choose(self._model.regions_of(joined)), self._model.bits
+        entries = np.zeros(len(encoded), code_type(bits))
+        entries["region"], entries["code"] = encoded.regions, encoded.codes
+        entries["keep"] = encoded.keep[encoded.images, encoded.regions]
+        ends = np.searchsorted(encoded.images, np.arange(len(encoded.kept) + 1))
+        codes = [entries[a:b].tobytes() for a, b in itertools.pairwise(ends)]
+        if (hash_ := self._model.fine) is None:
+            return [(code, None) for code in codes]
+        fine = hash_.codes(joined)
+        return [(code, some.tobytes()) for code, some in zip(codes, fine, strict=True)]
+
+
+class Adding(Encoding):
     """One run of `add`, within the writer's lock."""
 
     def __init__(
@@ -102,13 +174,9 @@ class Adding:
         update: bool,
         again: bool = False,
     ) -> None:
-        """With `update`, unchanged images are encoded too, and ids that are not stored fail. With
-        `again`, unchanged images are encoded if they have no fine codes, and the model makes them.
-        """
-        self._store, self._table, self._model = store, table, model
-        self._batch, self._update = batch, update
-        self._again = again and model.fine_kind is not None
-        self._boxes = model.layout.array()
+        """With `update`, ids that are not stored fail; see `Encoding`."""
+        super().__init__(model, batch, update, again)
+        self._store, self._table = store, table
         self._under_way: Counter[Id] = Counter()
 
     def run(
@@ -117,9 +185,9 @@ class Adding:
         """Adds the items and records the outcome of each in `result`."""
         began = time.monotonic()
         done = 0
-        for batch, features in self._batches(items):
+        for batch, codes in self.encoded(self._looked_up(items)):
             done += len(batch)
-            ids, failed = self._write(batch, features, result)
+            ids, failed = self._write(batch, codes, result)
             spent = time.monotonic() - began
             progress(Commit("adding", done, total, {}, "images", ids, failed, spent))
         if not done:
@@ -145,50 +213,11 @@ class Adding:
                     item.error = f"there is no image {item.id!r} to update"
                 yield item
 
-    def _forced(self, item: Item) -> bool:
-        """Whether to encode it even if it has not changed."""
-        again = self._again and item.known is not None and not item.known.fine
-        return self._update or again
-
-    def _skip(self, item: Item) -> bool:
-        """Whether there is nothing to read."""
-        return item.error is not None or (not self._forced(item) and item.is_unchanged())
-
-    def _decode(self, item: Item) -> tuple[Any, NDArray[np.float64]] | None:
-        """The picture and the boxes to encode; None if there is nothing to encode."""
-        picture = item.load(self._model.least, force=self._forced(item))
-        return None if picture is None else (picture.image, self._boxes)
-
-    def _batches(
-        self, items: Iterator[Item]
-    ) -> Iterator[tuple[list[Item], list[NDArray[np.float16]]]]:
-        """Yields batches of items in their order, and the features of those that were decoded."""
-        batch: list[Item] = []
-        features: list[NDArray[np.float16]] = []
-        last = time.monotonic()
-        stream = self._model.extractor.stream(
-            self._looked_up(items), self._decode, len(self._boxes), Item.bytes_held, self._skip
-        )
-        # Always closed: its threads must not outlive an exception.
-        with contextlib.closing(stream) as chunks:  # type: ignore[type-var]
-            for chunk in chunks:
-                for item, loaded in zip(chunk.sources, chunk.loaded, strict=True):
-                    item.source, item.decoded = None, loaded  # frees the picture
-                    batch.append(item)
-                if len(chunk.features):
-                    features.append(chunk.features)
-                if len(batch) >= self._batch or time.monotonic() - last > PATIENCE:
-                    yield batch, features
-                    batch, features, last = [], [], time.monotonic()
-        if batch:
-            yield batch, features
-
     def _write(
-        self, batch: Sequence[Item], features: Sequence[NDArray[np.float16]], result: Added
+        self, batch: Sequence[Item], encoded: Sequence[Codes], result: Added
     ) -> tuple[list[Id], list[Failure]]:
         """Commits a batch; returns what was stored and what failed."""
-        # One call for the whole batch: many small calls slow down the backbone.
-        codes = iter(self._encoded(features))
+        codes = iter(encoded)
         rows: list[Row] = []
         failed: list[Failure] = []
         touched: dict[Id, dict[str, Any]] = {}
@@ -218,22 +247,6 @@ class Adding:
                 if not self._under_way[item.id]:
                     del self._under_way[item.id]
         return stored, failed
-
-    def _encoded(self, features: Sequence[NDArray[np.float16]]) -> list[tuple[bytes, bytes | None]]:
-        """The codes and the fine codes of each decoded image, as a `Row` holds them."""
-        if not features:
-            return []
-        joined = np.concatenate(features)
-        encoded, bits = self._model.choose(self._model.regions_of(joined)), self._model.bits
-        entries = np.zeros(len(encoded), code_type(bits))
-        entries["region"], entries["code"] = encoded.regions, encoded.codes
-        entries["keep"] = encoded.keep[encoded.images, encoded.regions]
-        ends = np.searchsorted(encoded.images, np.arange(len(encoded.kept) + 1))
-        codes = [entries[a:b].tobytes() for a, b in itertools.pairwise(ends)]
-        if (hash_ := self._model.fine) is None:
-            return [(code, None) for code in codes]
-        fine = hash_.codes(joined)
-        return [(code, some.tobytes()) for code, some in zip(codes, fine, strict=True)]
 
 
 def _row(item: Item, codes: bytes, fine: bytes | None) -> Row:

@@ -6,9 +6,10 @@ import glob
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -103,11 +104,15 @@ class MCHIndex:
         try:
             self._store.check_schema()
             self._model = IndexModel(self._store, model, bits, wait, device, precision)
-            self._live = LiveTable(self._store, self.identity, self._model.fine)
-            self._searcher = Searcher(self._store, self._live, self.identity)
+            self._live, self._searcher = self._tables()
         except BaseException:
             self._store.close()
             raise
+
+    def _tables(self) -> tuple[LiveTable, Searcher]:
+        """What follows the store, and what searches it."""
+        live = LiveTable(self._store, self.identity, self._model.fine)
+        return live, Searcher(self._store, live, self.identity)
 
     @classmethod
     def open(
@@ -230,8 +235,7 @@ class MCHIndex:
             items, total = to_items(images, ids, metadata, result.ignored)
             if (fine := self._model.take_fine()) is not None:
                 self._live.use_fine(fine)
-            adding = Adding(self._store, self._live, self.model, batch, update, again)
-            with reporting(progress) as report:
+            with reporting(progress) as report, self._adding(batch, update, again) as adding:
                 adding.run(items, total, result, report)
         if result.failed and _is_one_picture(images):
             failure = result.failed[0]
@@ -239,6 +243,10 @@ class MCHIndex:
                 raise MissingDecoderError(failure.extra, failure.name)
             raise ImageError(str(failure))
         return result
+
+    @contextmanager
+    def _adding(self, batch: int, update: bool, again: bool) -> Iterator[Adding]:
+        yield Adding(self._store, self._live, self.model, batch, update, again)
 
     def add_codes(
         self,
@@ -686,7 +694,7 @@ class MCHIndex:
                 self._searcher.close()
                 self._store.close()
 
-    def __enter__(self) -> MCHIndex:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex._core import FineTable
 from mchindex.errors import ModelError
 from mchindex.images import Source, read_picture
 from mchindex.index.inputs import resolved_ids
@@ -49,20 +48,19 @@ def in_common(
     region: Sequence[float] | str | None,
 ) -> dict[Id, list[str]]:
     """The names of things that a query and each hit probably show, see `MCHIndex.in_common`."""
-    table = live.fine
     words = known_words(live, model)
-    if table is None or words is None or not len(hits):
+    if words is None or not len(hits):
         return {}
     loaded = model.model
     own: NDArray[np.uint8] | None
     if id is None:
         own = _of_picture(loaded, query, region)
     elif region is None:
-        (own,) = stored_codes(store, table, resolved_ids(store, [id])).values() or (None,)
+        (own,) = stored_codes(store, live, resolved_ids(store, [id])).values() or (None,)
     else:
         fine = searcher.query_of(id, region)[0].fine
         own = None if fine is None else np.packbits(fine > 0, axis=1)
-    found = stored_codes(store, table, hits.ids)
+    found = stored_codes(store, live, hits.ids)
     if own is None or not found:
         return {}
     things = things_of(words)
@@ -154,12 +152,8 @@ def _of_picture(
     return fine_codes.codes(features[0])
 
 
-def stored_codes(store: Store, table: FineTable, ids: Sequence[Id]) -> dict[Id, NDArray[np.uint8]]:
+def stored_codes(store: Store, live: LiveTable, ids: Sequence[Id]) -> dict[Id, NDArray[np.uint8]]:
     """The fine codes (regions, bytes) of images, without those that have been removed."""
-    found = {}
-    for id, known in store.known(ids).items():
-        try:
-            found[id] = table.read([known.key])[0]
-        except KeyError:
-            continue
-    return found
+    keys = {id: known.key for id, known in store.known(ids).items()}
+    codes = live.fine_codes(list(keys.values()))
+    return {id: codes[key] for id, key in keys.items() if key in codes}

@@ -92,10 +92,10 @@ class Queries:
 
         `own` is the id of the query, if it is the whole of an image in the index.
         """
-        table, words = self._live.fine, self.words
-        if table is None or words is None or query.fine is None or not ids:
+        words = self.words
+        if words is None or query.fine is None or not ids:
             return {}
-        found = stored_codes(self._store, table, ids if own is None else [*ids, own])
+        found = stored_codes(self._store, self._live, ids if own is None else [*ids, own])
         mine: NDArray[np.uint8] | None = None if own is None else found.get(own)
         if mine is None:
             mine = np.packbits(query.fine > 0, axis=1)
@@ -133,9 +133,7 @@ class Queries:
 
     def in_bucket(self, codes: NDArray[np.uint8]) -> list[int]:
         """How many images have each of some codes."""
-        found = self._live.current.within(codes, 0)
-        counts: list[int] = np.diff(found.lims).tolist()
-        return counts
+        return self._live.in_bucket(codes)
 
     def has_fine(self, id: Id) -> bool:
         """Whether an image has fine codes."""

@@ -17,13 +17,14 @@ is below 0 counts as 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex._core import BucketTable, Filter, FineTable, RankResult
+from mchindex._core import BucketTable, Filter, FineTable
 from mchindex.index.arguments import Rank
 from mchindex.index.results import Found
 
@@ -46,6 +47,9 @@ class Query:
     codes: NDArray[np.uint8]  # (n, bits // 8)
     fine: NDArray[np.float32] | None = None  # (n, fine bits), see `FineTable.rank`
 
+    def at(self, rows: NDArray[np.int64]) -> Query:
+        return Query(self.codes[rows], None if self.fine is None else self.fine[rows])
+
 
 Allowed = NDArray[np.int64] | Filter  # keys of images
 
@@ -58,58 +62,131 @@ class Budget(NamedTuple):
     allowed: Allowed | None
     threads: int
 
+    @property
+    def limited(self) -> bool:
+        return self.max_radius is not None or self.max_buckets is not None
+
+
+class Near(NamedTuple):
+    """What is nearest to each query in a table, from which follows how far "best" reaches."""
+
+    distances: NDArray[np.int32]  # (n, CANDIDATES + 1) of codes, ascending
+    costs: NDArray[np.uint32]  # (n, NEAR) of fine codes, ascending
+
+
+class Reach(NamedTuple):
+    """How far "best" looks for candidates, for each query."""
+
+    distances: NDArray[np.int32]  # images with a code below this distance
+    costs: NDArray[np.uint32]  # images with a fine code up to this cost
+
+    @classmethod
+    def of(cls, parts: Sequence[Near]) -> Reach:
+        """That of one table with the images of several."""
+        distances = np.concatenate([part.distances for part in parts], 1)
+        costs = np.concatenate([part.costs for part in parts], 1)
+        return cls(
+            np.partition(distances, CANDIDATES, 1)[:, CANDIDATES],
+            np.partition(costs, NEAR - 1, 1)[:, NEAR - 1],
+        )
+
 
 def ranked(
     buckets: BucketTable, fine: FineTable, query: Query, k: int, rank: Rank, budget: Budget
 ) -> Found:
     """The k images with the largest scores for each query."""
+    images = len(fine) if budget.allowed is None else min(len(fine), len(budget.allowed))
+    if not takes_candidates(rank, k, budget, images, fine.regions):
+        return compared(buckets, fine, query, k, rank, budget)
+    lists = _nearest(buckets, query.codes, budget)
+    found = _scored(buckets, fine, query, k, rank, budget, lists, NEAR)
+    few = np.flatnonzero(found.keys[:, -1] < 0)  # too few images were near these queries
+    if len(few):
+        found.put(few, compared(buckets, fine, query.at(few), k, rank, budget))
+    return found
+
+
+def takes_candidates(rank: Rank, k: int, budget: Budget, images: int, regions: int) -> bool:
+    """Whether candidates are compared rather than all images that a search may return. They would
+    be too few for large k."""
+    return rank == "best" and not budget.limited and images > ALL and k * regions <= NEAR
+
+
+def compared(
+    buckets: BucketTable,
+    fine: FineTable,
+    query: Query,
+    k: int,
+    rank: Rank,
+    budget: Budget,
+    reach: Reach | None = None,
+) -> Found:
+    """The k images with the largest scores for each query: of those within the limits if there are
+    any, of the candidates if `reach` is given, of all otherwise."""
+    if budget.limited:
+        lists, exact = _within_limits(buckets, query.codes, budget)
+        return _scored(buckets, fine, query, k, rank, budget, lists, exact=exact)
+    if reach is None:
+        return _scored(buckets, fine, query, k, rank, budget)
+    lists = _nearest(buckets, query.codes, budget, reach.distances)
+    return _scored(buckets, fine, query, k, rank, budget, lists, costs=reach.costs)
+
+
+def nearest(buckets: BucketTable, fine: FineTable, query: Query, budget: Budget) -> Near:
+    """What is nearest to each query."""
+    assert query.fine is not None
+    parts = [np.empty((0, CANDIDATES + 1), np.int32)]
+    for start in range(0, len(query.codes), AT_A_TIME):
+        codes = query.codes[start : start + AT_A_TIME]
+        found = buckets.search(
+            codes, CANDIDATES + 1, allowed=budget.allowed, threads=budget.threads
+        )
+        parts.append(np.where(found.ids >= 0, found.distances, np.int32(buckets.bits + 1)))
+    costs = fine.near_costs(query.fine, NEAR, PROBES, budget.allowed, budget.threads)
+    return Near(np.concatenate(parts), costs)
+
+
+def _scored(
+    buckets: BucketTable,
+    fine: FineTable,
+    query: Query,
+    k: int,
+    rank: Rank,
+    budget: Budget,
+    lists: Lists | None = None,
+    near: int = 0,
+    costs: NDArray[np.uint32] | None = None,
+    exact: NDArray[np.bool_] | None = None,
+) -> Found:
+    """The k images with the largest scores, of those in the lists and those that `near` or `costs`
+    adds (see `FineTable.rank`), or of all."""
     assert query.fine is not None
     n = len(query.codes)
-    lists: Lists | None = None
-    exact = np.ones(n, bool)
-    near = 0
-    if budget.max_radius is not None or budget.max_buckets is not None:
-        lists, exact = _within_limits(buckets, query.codes, budget)
-    elif rank == "best" and _too_many(fine, k, budget):
-        lists, near = _nearest(buckets, query.codes, budget), NEAR
-        exact[:] = False
-
-    def search(rows: NDArray[np.int64] | slice, lists: Lists | None, near: int) -> RankResult:
-        assert query.fine is not None
-        return fine.rank(
-            query.fine[rows], k, query.codes[rows], WEIGHTS[rank], lists, near, PROBES,
-            budget.allowed, budget.threads,
-        )  # fmt: skip
-
-    found = search(slice(None), lists, near)
-    if near:
-        # Too few images were near these queries.
-        few = np.flatnonzero(found.keys[:, -1] < 0)
-        if len(few):
-            complete = search(few, None, 0)
-            for column in ("keys", "distances", "regions", "scores", "similarities", "looked_at"):
-                getattr(found, column)[few] = getattr(complete, column)
-            exact[few] = True
+    found = fine.rank(
+        query.fine, k, query.codes, WEIGHTS[rank], lists, near, PROBES, budget.allowed,
+        budget.threads, costs,
+    )  # fmt: skip
     scores = found.scores.clip(0, 1)
     return Found(
         found.keys,
         found.distances,
         found.regions,
         np.sqrt(scores) if rank == "best" else scores,
-        np.full(n, buckets.n_buckets),
-        np.where(found.keys >= 0, found.distances, 0).max(1, initial=0),
+        np.zeros(n, np.int64),
+        reached(found.keys, found.distances),
         found.looked_at,
-        exact,
+        np.full(n, lists is None) if exact is None else exact,
         buckets.n_codes,
         rank,
         found.similarities,
+        found.scores,
     )
 
 
-def _too_many(fine: FineTable, k: int, budget: Budget) -> bool:
-    """Whether "best" takes candidates rather than all images. They would be too few for large k."""
-    images = len(fine) if budget.allowed is None else min(len(fine), len(budget.allowed))
-    return images > ALL and k * fine.regions <= NEAR
+def reached(keys: NDArray[np.int64], distances: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The largest distance of the hits of each query."""
+    largest: NDArray[np.int32] = np.where(keys >= 0, distances, np.int32(0)).max(1, initial=0)
+    return largest
 
 
 def _within_limits(
@@ -125,17 +202,25 @@ def _within_limits(
     return lists, found.exact & (found.counts < most)
 
 
-def _nearest(buckets: BucketTable, codes: NDArray[np.uint8], budget: Budget) -> Lists:
+def _nearest(
+    buckets: BucketTable,
+    codes: NDArray[np.uint8],
+    budget: Budget,
+    below: NDArray[np.int32] | None = None,
+) -> Lists:
     """Up to CANDIDATES images per query, by whole radii: which of those at one distance are taken
     would be arbitrary. If there are more at the smallest distance, it is left to the fine codes to
-    choose among them."""
+    choose among them. `below` are the distances that are not reached, if they are known."""
     counts, keys = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
     for start in range(0, len(codes), AT_A_TIME):
+        some = slice(start, start + AT_A_TIME)
         found = buckets.search(
-            codes[start : start + AT_A_TIME], CANDIDATES + 1, allowed=budget.allowed,
-            threads=budget.threads,
-        )  # fmt: skip
-        cut = np.where(found.ids[:, -1:] >= 0, found.distances[:, -1:], buckets.bits + 1)
+            codes[some], CANDIDATES + 1, allowed=budget.allowed, threads=budget.threads
+        )
+        if below is None:
+            cut = np.where(found.ids[:, -1:] >= 0, found.distances[:, -1:], buckets.bits + 1)
+        else:
+            cut = below[some, None]
         inside = (found.ids >= 0) & (found.distances < cut)
         counts.append(inside.sum(1))
         keys.append(found.ids[inside])

@@ -52,13 +52,14 @@ class Hits(Sequence[Hit]):
     """The answer to one query: hits, best first, and the work that the search did."""
 
     hits: tuple[Hit, ...]
-    buckets: int  # that Algorithm 1 visits, including empty ones
+    buckets: int  # that Algorithm 1 visits, including empty ones; 0 if ranked by fine codes
     radius: int  # the Hamming radius that was reached
     candidates: int  # stored codes in the visited buckets; with fine codes, images compared
     exact: bool  # False if a limit may have kept images out
     limited_by: Limit | None = None  # the limit that did so
     codes: int = 0  # in the index: the engine never looks at more
     rank: Rank = "code"  # how the hits are ordered
+    partial: bool = False  # whether a part of a cluster did not answer
 
     @property
     def ids(self) -> list[Id]:
@@ -106,6 +107,7 @@ class Hits(Sequence[Hit]):
             "limited_by": self.limited_by,
             "codes": self.codes,
             "rank": self.rank,
+            "partial": self.partial,
         }
 
     def __repr__(self) -> str:
@@ -147,14 +149,24 @@ class Found:
     codes: int
     rank: Rank = "code"
     similarities: NDArray[np.float32] | None = None  # (queries, k), of fine codes
+    # What the hits are ordered by before their keys; `merged` needs it.
+    order: NDArray[np.floating[Any]] | None = None  # (queries, k), largest first; None: by code
+    masks: NDArray[np.uint8] | None = None  # (queries, k, bytes), of the nearest codes, if wanted
+    partial: bool = False  # whether a part of a cluster did not answer
 
     @classmethod
     def of(cls, result: SearchResult, codes: int, bits: int) -> Found:
         scores = (1 - result.distances / np.float32(bits)).astype(np.float32)
         return cls(
             result.ids, result.distances, result.regions, scores, result.buckets, result.radius,
-            result.candidates, result.exact, codes,
+            result.candidates, result.exact, codes, masks=result.masks,
         )  # fmt: skip
+
+    def put(self, rows: NDArray[np.int64], other: Found) -> None:
+        """Replaces the answers to some queries by those of a search for them alone."""
+        for name in (*_PER_HIT, "buckets", "radius", "candidates", "exact"):
+            if (column := getattr(self, name)) is not None:
+                column[rows] = getattr(other, name)
 
     def columns(self, start: int, stop: int) -> Found:
         """The hits of each query from `start` to `stop`."""
@@ -171,20 +183,34 @@ class Found:
         left = replace(self, keys=np.where(out, -1, self.keys))
         return left._each(lambda column: np.take_along_axis(column, order, 1))
 
+    def wider(self, width: int) -> Found:
+        """The same with at least so many columns, the further ones without hits."""
+        more = max(0, width - self.keys.shape[1])
+
+        def pad(name: str) -> NDArray[Any] | None:
+            column, missing = getattr(self, name), -1 if name in _MISSING else 0
+            if column is None:
+                return None
+            sides = ((0, 0), (0, more), (0, 0))[: column.ndim]
+            return np.pad(column, sides, constant_values=missing)
+
+        columns: dict[str, Any] = {name: pad(name) for name in (*_PER_HIT, "masks")}
+        return replace(self, **columns) if more else self
+
     def _at(self, columns: slice) -> Found:
         return self._each(lambda column: column[:, columns])
 
     def _each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Found:
         """Every array that has one column per hit, changed."""
-        similar = self.similarities
-        return replace(
-            self,
-            keys=change(self.keys),
-            distances=change(self.distances),
-            regions=change(self.regions),
-            scores=change(self.scores),
-            similarities=None if similar is None else change(similar),
-        )
+        columns = {name: getattr(self, name) for name in _PER_HIT}
+        changed: dict[str, Any] = {
+            name: change(own) for name, own in columns.items() if own is not None
+        }
+        return replace(self, **changed, masks=None)
+
+
+_MISSING = ("keys", "distances", "regions")  # -1 where there is no hit
+_PER_HIT = ("keys", "distances", "regions", "scores", "similarities", "order")
 
 
 class Answers(Sequence[Hits]):
@@ -238,6 +264,7 @@ class Answers(Sequence[Hits]):
             None if exact else self._limit,
             self.found.codes,
             self.found.rank,
+            self.found.partial,
         )
 
     def __len__(self) -> int:

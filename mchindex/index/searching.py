@@ -7,7 +7,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -41,6 +41,97 @@ if TYPE_CHECKING:
 
 FILTERS = 8  # filters whose results are cached
 MOST_HITS = 2**27  # per query, with those that are skipped: the arrays of more would not fit
+
+
+class Selection(NamedTuple):
+    """Which images may be hits, as the caller said it."""
+
+    filter: Filter | None
+    names: list[Id] | None  # only these; None: all
+    leave_out: Sequence[Sequence[Id]]  # for each query, images that are no hits
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The images that may be hits, in one state of the store."""
+
+    keys: Allowed | None  # None: all
+    leave_out: Sequence[Sequence[int]]  # for each query, keys of images that are no hits
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search whose arguments have been checked. It can be sent to another process."""
+
+    query: Query | WordQuery
+    wanted: int | None  # hits of each query, with those to skip; None: all within the radius
+    offset: int
+    rank: Rank
+    budget: Budget  # without `allowed`, which follows from the selection
+    selection: Selection | None
+
+    def count(self, excluded: int, fine: int) -> int | None:
+        """How many hits to look for, so that enough are left if some are excluded. `fine` is the
+        number of images with fine codes."""
+        if self.wanted is None:
+            return None
+        count = self.wanted + excluded
+        return count if self.rank == "code" else min(count, max(1, fine))
+
+    def at(self, rows: NDArray[np.int64]) -> Search:
+        """The same search for some of the queries."""
+        assert isinstance(self.query, Query)
+        selection = self.selection
+        if selection is not None and selection.leave_out:
+            left = [selection.leave_out[row] for row in rows.tolist()]
+            selection = selection._replace(leave_out=left)
+        return replace(self, query=self.query.at(rows), selection=selection)
+
+    def run(
+        self,
+        tables: Tables,
+        count: int | None,
+        keys: Allowed | None,
+        *,
+        masks: bool = False,
+    ) -> Found:
+        """What is found in the tables of a whole index. `masks` is passed to the bucket table."""
+        budget = self.budget._replace(allowed=keys)
+        if not isinstance(self.query, Query):
+            assert tables.fine is not None
+            assert count is not None
+            return ranked_by_words(tables.fine, self.query, count, keys, budget.threads)
+        if self.rank == "code":
+            return _by_code(tables.buckets, self.query.codes, count, budget, masks)
+        assert tables.fine is not None
+        assert count is not None
+        return ranked(tables.buckets, tables.fine, self.query, count, self.rank, budget)
+
+    def cut(self, found: Found, excluded: Sequence[Sequence[int]]) -> Found:
+        """The hits that were asked for."""
+        if self.wanted is None:
+            found.exact = np.ones(1, bool)
+        if excluded:
+            columns = found.keys.shape[1]
+            found = found.without(excluded, columns if self.wanted is None else self.wanted)
+        if self.wanted is None or not self.offset:
+            return found
+        return found.columns(self.offset, self.wanted)
+
+
+def _by_code(
+    table: BucketTable, codes: NDArray[np.uint8], k: int | None, budget: Budget, masks: bool
+) -> Found:
+    """The k nearest images; all within the radius if k is None."""
+    if k is None:
+        inside = table.within(codes, budget.max_radius or 0, budget.allowed, threads=budget.threads)
+        # Asking for one image more than there are makes the search cover the whole radius.
+        k = len(inside.ids) + 1
+    found = table.search(
+        codes, k, max_radius=budget.max_radius, max_buckets=budget.max_buckets,
+        allowed=budget.allowed, threads=budget.threads, masks=masks,
+    )  # fmt: skip
+    return Found.of(found, table.n_codes, table.bits)
 
 
 class Searcher:
@@ -125,51 +216,30 @@ class Searcher:
         """The k images that match each query best. `leave_out` are, for each query, images that are
         not to be its hits; it is empty if there are none."""
         check_options(limits, "a search")
-        k = whole("k", k, 1)
-        offset = whole("offset", limits.get("offset", 0), 0)
+        wanted, offset, threads = _amount(k, limits)
         max_radius = whole_or_none("max_radius", limits.get("max_radius"), 0)
         max_buckets = whole_or_none("max_buckets", limits.get("max_buckets"), 0)
-        threads = whole("threads", limits.get("threads", 0), 0)
         rank = self._rank(rank_or_none(limits.get("rank")), query)
-        wanted = offset + k
-        if wanted > MOST_HITS:
-            raise ValueError(f"k and offset together must be at most {MOST_HITS}, not {wanted}")
         leave_out = self._left_out(limits.get("exclude"), leave_out, len(query.codes))
-        select = self._selection(limits.get("filter"), limits.get("allowed"), leave_out)
-
-        def find(tables: Tables, chosen: _Selected | None) -> Found:
-            keys, excluded = (None, ()) if chosen is None else (chosen.keys, chosen.leave_out)
-            budget = Budget(max_radius, max_buckets, keys, threads)
-            count = wanted + max(map(len, excluded), default=0)
-            if rank == "code":
-                found = _by_code(tables.buckets, query.codes, count, budget)
-            else:
-                assert tables.fine is not None
-                count = min(count, max(1, len(tables.fine)))
-                found = ranked(tables.buckets, tables.fine, query, count, rank, budget)
-            found = found.without(excluded, wanted) if excluded else found
-            return found.columns(offset, wanted) if offset else found
-
+        selection = self._selection(limits.get("filter"), limits.get("allowed"), leave_out)
+        budget = Budget(max_radius, max_buckets, None, threads)
         limit = _first_limit(self._identity.bits, max_radius, max_buckets)
         if limit is None and rank == "best":
             limit = "candidates"
-        return self._answers(self._live.consistently(select, find), limit)
+        return self._answers(
+            self._found(Search(query, wanted, offset, rank, budget, selection)), limit
+        )
 
     def by_words(self, query: WordQuery, k: int, /, **limits: Unpack[Limits]) -> Answers:
         """The k images that most probably show what words name: one answer."""
         check_options(limits, "a search")
-        k = whole("k", k, 1)
-        offset = whole("offset", limits.get("offset", 0), 0)
-        threads = whole("threads", limits.get("threads", 0), 0)
+        wanted, offset, threads = _amount(k, limits)
         rank = rank_or_none(limits.get("rank"))
         for name in ("max_radius", "max_buckets"):
             if limits.get(name) is not None:
                 raise ValueError(f"{name} limits the distance between codes, and words have none")
         if rank not in (None, "fine"):
             raise ValueError(f"words are ranked by fine codes, not by {rank!r}")
-        wanted = offset + k
-        if wanted > MOST_HITS:
-            raise ValueError(f"k and offset together must be at most {MOST_HITS}, not {wanted}")
         missing = self._live.without_fine
         if self._live.fine is None or missing:
             images = "its images" if self._live.fine is None else f"{missing:,} of its images"
@@ -177,17 +247,29 @@ class Searcher:
                 f"{self._store.name} cannot be searched by words: {images} have no fine codes"
             )
         leave_out = self._left_out(limits.get("exclude"), (), 1)
-        select = self._selection(limits.get("filter"), limits.get("allowed"), leave_out)
+        selection = self._selection(limits.get("filter"), limits.get("allowed"), leave_out)
+        budget = Budget(None, None, None, threads)
+        return self._answers(
+            self._found(Search(query, wanted, offset, "fine", budget, selection)), None
+        )
 
-        def find(tables: Tables, chosen: _Selected | None) -> Found:
-            assert tables.fine is not None
+    def _found(self, search: Search) -> Found:
+        """What a search finds in one state of the index."""
+
+        def find(tables: Tables, chosen: Selected | None) -> Found:
             keys, excluded = (None, ()) if chosen is None else (chosen.keys, chosen.leave_out)
-            count = min(wanted + max(map(len, excluded), default=0), max(1, len(tables.fine)))
-            found = ranked_by_words(tables.fine, query, count, keys, threads)
-            found = found.without(excluded, wanted) if excluded else found
-            return found.columns(offset, wanted) if offset else found
+            fine = 0 if tables.fine is None else len(tables.fine)
+            count = search.count(max(map(len, excluded), default=0), fine)
+            return search.cut(search.run(tables, count, keys), excluded)
 
-        return self._answers(self._live.consistently(select, find), None)
+        return self._live.consistently(self.select(search.selection), find)
+
+    def select(self, selection: Selection | None) -> Callable[[], Selected] | None:
+        """A function that selects, in one state of the store, the images that may be hits.
+
+        None if all images may be.
+        """
+        return None if selection is None else partial(self._selected, selection)
 
     def _rank(self, rank: Rank | None, query: Query) -> Rank:
         """How to order hits. Raises ValueError if the index or the query has no fine codes."""
@@ -218,21 +300,10 @@ class Searcher:
         leave_out: Sequence[Sequence[Id]] = (),
     ) -> Hits:
         """All images within a Hamming radius of one code."""
-        radius, threads = whole("radius", radius, 0), whole("threads", threads, 0)
-        select = self._selection(filter, allowed, leave_out)
-
-        def find(tables: Tables, chosen: _Selected | None) -> Found:
-            keys = None if chosen is None else chosen.keys
-            inside = tables.buckets.within(codes, radius, allowed=keys, threads=threads)
-            # Asking for one image more than there are makes the search cover the whole radius.
-            budget = Budget(radius, None, keys, threads)
-            found = _by_code(tables.buckets, codes, len(inside.ids) + 1, budget)
-            found.exact = np.ones(1, bool)
-            if chosen is not None and chosen.leave_out:
-                return found.without(chosen.leave_out, len(inside.ids))
-            return found
-
-        return self._answers(self._live.consistently(select, find), None)[0]
+        budget = Budget(whole("radius", radius, 0), None, None, whole("threads", threads, 0))
+        selection = self._selection(filter, allowed, leave_out)
+        found = self._found(Search(Query(codes), None, 0, "code", budget, selection))
+        return self._answers(found, None)[0]
 
     def _left_out(
         self, exclude: Iterable[Id] | None, leave_out: Sequence[Sequence[Id]], queries: int
@@ -247,11 +318,8 @@ class Searcher:
 
     def _selection(
         self, filter: Filter | None, allowed: Iterable[Id] | None, leave_out: Sequence[Sequence[Id]]
-    ) -> Callable[[], _Selected] | None:
-        """A function that selects, in one state of the store, the images that may be hits.
-
-        None if all images may be.
-        """
+    ) -> Selection | None:
+        """Which images may be hits; None if all may be."""
         if filter is None and allowed is None and not leave_out:
             return None
         if filter is not None:
@@ -259,20 +327,19 @@ class Searcher:
         if allowed is not None and not isinstance(allowed, Iterable):
             raise TypeError(f"allowed must be a list of ids, not {type(allowed).__name__}")
         names = None if allowed is None else resolved_ids(self._store, allowed)
-        return partial(self._selected, filter, names, leave_out)
+        return Selection(filter, names, leave_out)
 
-    def _selected(
-        self, filter: Filter | None, names: list[Id] | None, leave_out: Sequence[Sequence[Id]]
-    ) -> _Selected:
+    def _selected(self, selection: Selection) -> Selected:
+        filter, names, leave_out = selection
         known = self._store.known(list({id for own in leave_out for id in own}))
         excluded = [[known[id].key for id in own if id in known] for own in leave_out]
         if names is None:
             keys = None if filter is None else self._matching(filter).filter
-            return _Selected(keys, excluded)
+            return Selected(keys, excluded)
         named = np.array([k.key for k in self._store.known(names).values()], np.int64)
         if filter is not None:
             named = np.intersect1d(self.matching(filter), named)
-        return _Selected(named, excluded)
+        return Selected(named, excluded)
 
     def matching(self, conditions: Filter) -> NDArray[np.int64]:
         """The keys of the images that match a filter, cached until the store changes."""
@@ -324,14 +391,6 @@ class Searcher:
         )
 
 
-def _by_code(table: BucketTable, codes: NDArray[np.uint8], k: int, budget: Budget) -> Found:
-    found = table.search(
-        codes, k, max_radius=budget.max_radius, max_buckets=budget.max_buckets,
-        allowed=budget.allowed, threads=budget.threads,
-    )  # fmt: skip
-    return Found.of(found, table.n_codes, table.bits)
-
-
 def _metadata(row: Row) -> dict[str, Any]:
     """The metadata of an image; none if they cannot be read, which `verify` reports."""
     try:
@@ -348,12 +407,12 @@ class _Matching(NamedTuple):
     filter: ImageFilter  # of the same keys, for the tables
 
 
-@dataclass(frozen=True)
-class _Selected:
-    """The images that may be hits."""
-
-    keys: Allowed | None  # None: all
-    leave_out: Sequence[Sequence[int]]  # for each query, keys of images that are no hits
+def _amount(k: Any, limits: Limits) -> tuple[int, int, int]:
+    """How many hits to look for, how many of them to skip, and with how many threads."""
+    k, offset = whole("k", k, 1), whole("offset", limits.get("offset", 0), 0)
+    if k + offset > MOST_HITS:
+        raise ValueError(f"k and offset together must be at most {MOST_HITS}, not {k + offset}")
+    return k + offset, offset, whole("threads", limits.get("threads", 0), 0)
 
 
 def _first_limit(bits: int, max_radius: int | None, max_buckets: int | None) -> Limit | None:

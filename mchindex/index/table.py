@@ -137,6 +137,23 @@ class LiveTable:
         self.refresh()
         return self._fine_identity
 
+    def fine_codes(self, keys: Sequence[int]) -> dict[int, NDArray[np.uint8]]:
+        """The fine codes (regions, bytes) of those of the images that are there and have some."""
+        found: dict[int, NDArray[np.uint8]] = {}
+        if (table := self.fine) is None:
+            return found
+        for key in keys:
+            try:
+                found[key] = table.read([key])[0]
+            except KeyError:
+                continue
+        return found
+
+    def in_bucket(self, codes: NDArray[np.uint8]) -> list[int]:
+        """How many images have each of some codes."""
+        counts: list[int] = np.diff(self.current.within(codes, 0).lims).tolist()
+        return counts
+
     @property
     def without_fine(self) -> int:
         """How many images that a search can find have no fine codes."""
@@ -236,17 +253,18 @@ class LiveTable:
                 self.refresh()
                 self._save_snapshot()
 
-    def insert(self, rows: Sequence[Row]) -> Mapping[Id, Known]:
-        """Stores images and adds their codes to the table; returns the images they replaced."""
+    def insert(self, rows: Sequence[Row], keys: Sequence[int] | None = None) -> Mapping[Id, Known]:
+        """Stores images and adds their codes to the table; returns the images they replaced. `keys`
+        is passed to `Store.insert`."""
         self._check(rows)
         self.refresh()
         before = self._position
-        done = self._store.insert(rows)
+        done = self._store.insert(rows, keys)
         codes = [row.codes for row in done.rows]
         entries = np.frombuffer(b"".join(codes), code_type(self._bits))
         counts = np.fromiter(map(len, codes), np.int64, len(codes)) // entries.itemsize
-        keys = np.arange(done.first, done.first + len(codes), dtype=np.int64)
-        owners, images = np.repeat(keys, counts), keys.tolist()
+        images = list(done.keys)
+        owners = np.repeat(np.array(images, np.int64), counts)
         fine = [
             None if row.fine is None else pack_fine(key, row.fine)
             for key, row in zip(images, done.rows, strict=True)

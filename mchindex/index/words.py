@@ -8,7 +8,7 @@ of the wanted things, and of the absence of the unwanted ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,9 @@ def ranked_by_words(
         found = table.rank(query.vectors, k, None, weights, allowed=allowed, threads=threads)
         scores = np.exp(_log_probability(found.scores[0], query.curves[0]))
         scores[found.keys[0] < 0] = 0
-        return _found(found.keys[0], found.regions[0], scores, int(found.looked_at[0]))
+        return _found(
+            found.keys[0], found.regions[0], scores, int(found.looked_at[0]), found.scores[0]
+        )
     # The order of several words is that of none of them, so every image is needed. One call sees
     # one state of the table.
     images = max(1, len(table))
@@ -49,7 +51,7 @@ def ranked_by_words(
             least = np.where(weaker, logs, least)
     best = np.lexsort((keys, -total))[:k]
     scores = np.exp(total[best] / len(query.wanted))
-    return _found(keys[best], place[best], scores, len(keys))
+    return _found(keys[best], place[best], scores, len(keys), total[best])
 
 
 def _log_probability(score: NDArray[np.float32], curve: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -64,6 +66,7 @@ def _found(
     regions: NDArray[np.int16],
     scores: NDArray[np.float64],
     looked_at: int,
+    order: NDArray[np.floating[Any]],
 ) -> Found:
     """The answer to one query, whose words have no code and hence no distance."""
     return Found(
@@ -77,4 +80,5 @@ def _found(
         np.ones(1, bool),
         0,
         "fine",
+        order=order[None],
     )

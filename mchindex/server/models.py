@@ -103,6 +103,7 @@ class Visited(BaseModel):
     candidates: int
     exact: bool
     limited_by: str | None
+    partial: bool = Field(description="whether a part of a cluster did not answer")
     images: int = Field(description="in the index")
     text: str = Field(description="the same in words")
 

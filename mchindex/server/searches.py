@@ -413,6 +413,7 @@ class Searches:
                 "candidates": hits.candidates,
                 "exact": hits.exact,
                 "limited_by": hits.limited_by,
+                "partial": hits.partial,
                 "images": found.images,
                 "text": hits.effort(),
             },

@@ -20,7 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex.errors import NotAnIndexError, StoreDamagedError, StoreError, StoreVersionError
+from mchindex.errors import (
+    NotAnIndexError,
+    StaleKeysError,
+    StoreDamagedError,
+    StoreError,
+    StoreVersionError,
+)
 from mchindex.storage import connection, filters, schema
 from mchindex.storage.connection import Connection
 from mchindex.storage.folder import Folder
@@ -83,7 +89,7 @@ class Inserted:
     """What `Store.insert` did: rows with their keys, and the images they replaced."""
 
     rows: Sequence[Row]
-    first: int  # the key of the first row; the others follow
+    keys: Sequence[int]  # of the rows, ascending
     replaced: Mapping[Id, Known]
 
 
@@ -379,43 +385,52 @@ class Store:
                 "which is too little to add these images: remove images or free some space"
             )
 
-    def insert(self, rows: Sequence[Row]) -> Inserted:
+    def insert(self, rows: Sequence[Row], keys: Sequence[int] | None = None) -> Inserted:
         """Stores images, replacing those whose id is already stored.
 
-        If several rows have the same id, the last one is stored.
+        If several rows have the same id, the last one is stored. `keys` are those that the rows
+        get, one per row, ascending and above all earlier ones; the ids must then differ. By
+        default, they follow the last key.
         """
         self.check_room(rows)
         with self.transaction() as db:
             state = self._state(db)
+            if keys is None:
+                keys = range(state.key + 1, state.key + 1 + len(rows))
+            elif len(keys) and keys[0] <= state.key:
+                raise StaleKeysError(f"the key {keys[0]} is not above the last one, {state.key}")
             try:
                 db.execute("SAVEPOINT fresh")
-                self._insert(db, rows, state)
-                return Inserted(rows, state.key + 1, {})
+                self._insert(db, rows, keys, state)
+                return Inserted(rows, keys, {})
             except sqlite3.IntegrityError:
                 db.execute("ROLLBACK TO fresh")
             latest = {row.id: row for row in rows}
             known = _known(db, latest)
             state = self._drop(db, known, state)
-            self._insert(db, list(latest.values()), state)
-            return Inserted(list(latest.values()), state.key + 1, known)
+            rows, keys = list(latest.values()), keys[: len(latest)]
+            self._insert(db, rows, keys, state)
+            return Inserted(rows, keys, known)
 
-    def _insert(self, db: sqlite3.Connection, rows: Sequence[Row], state: State) -> None:
+    def _insert(
+        self, db: sqlite3.Connection, rows: Sequence[Row], keys: Sequence[int], state: State
+    ) -> None:
         db.executemany(
             f"INSERT INTO images ({COLUMNS}) VALUES ({','.join('?' for _ in COLUMNS.split(','))})",
-            (row_values(row, key) for key, row in enumerate(rows, state.key + 1)),
+            (row_values(row, key) for key, row in zip(keys, rows, strict=True)),
         )
         fine = [
             (key, pack_fine(key, row.fine))
-            for key, row in enumerate(rows, state.key + 1)
+            for key, row in zip(keys, rows, strict=True)
             if row.fine is not None
         ]
         if fine:
             schema.migrate(db, schema.WITH_FINE)
             db.executemany("INSERT INTO fine (key, codes) VALUES (?, ?)", fine)
             self._count_fine(db, len(fine))
-        last = state.key + len(rows)
-        keys = state.keys + sum(range(state.key + 1, last + 1))
-        self._set_state(db, State(state.images + len(rows), last, state.gone, keys))
+        last = keys[-1] if len(keys) else state.key
+        total = state.keys + sum(keys)
+        self._set_state(db, State(state.images + len(rows), last, state.gone, total))
 
     def _count_fine(self, db: sqlite3.Connection, more: int) -> None:
         """Records how many images have fine codes, so that lost ones are detected."""
@@ -568,8 +583,11 @@ class Store:
         with self.reading() as db:
             return _known(db, ids)
 
-    def rows(self, keys: Sequence[int]) -> dict[int, Row]:
-        """Images by their keys. Images that have since been removed have only an id."""
+    def rows(self, keys: Sequence[int], *, missing_ok: bool = False) -> dict[int, Row]:
+        """Images by their keys. Images that have since been removed have only an id.
+
+        With `missing_ok`, keys that were never in this store, or are forgotten, are left out.
+        """
         with self.one_state(), self.reading() as db:
             rows = {row.key: row for row in _rows(db, "key", keys)}
             lost = [key for key in keys if key not in rows]
@@ -582,7 +600,7 @@ class Store:
                     _check_gone(seq, key, id_, crc)
                     rows[key] = Row(id_, b"", key=key)
             for key in lost:
-                if key not in rows:
+                if key not in rows and not missing_ok:
                     if self._trimmed(db):
                         raise StoreError("images were removed since the search: search again")
                     raise StoreDamagedError(
@@ -602,9 +620,10 @@ class Store:
         with self.reading() as db:
             return [read_row(fields) for fields in db.execute(query, (after, *values, limit))]
 
-    def facets(self, most: int) -> list[Facet]:
+    def facets(self, most: int, mixed: bool = False) -> list[Facet]:
         """The keys of the metadata of all images, and their values: those of text if there are at
-        most `most` of them, and the range of numbers."""
+        most `most` of them, and the range of numbers. Keys whose values are of several types are
+        left out, unless `mixed` is true."""
         tops = (
             "SELECT m.key AS name, m.type AS type, m.atom AS atom FROM images, "
             "json_each(CASE WHEN json_valid(metadata) THEN metadata ELSE '{}' END) AS m"
@@ -619,6 +638,8 @@ class Store:
             for name, types, count, low, high in db.execute(kinds).fetchall():
                 kind = _KINDS.get(frozenset(types.split(",")))
                 if kind is None:  # values of several types have no common order
+                    if mixed:
+                        facets.append(Facet(name, "mixed", None, None, None))
                     continue
                 values: list[Any] | None = None
                 if count <= most:

@@ -21,8 +21,8 @@ void use(mch::AnyTable& table) {
     std::vector<int32_t> distances(n * k), radius(n);
     std::vector<int16_t> regions(n * k);
     bool exact[n];
-    const mch::SearchRows rows{ids.data(),     distances.data(),  regions.data(), counts.data(),
-                               buckets.data(), candidates.data(), radius.data(),  exact};
+    const mch::SearchRows rows{ids.data(),        distances.data(), regions.data(), counts.data(), buckets.data(),
+                               candidates.data(), radius.data(),    exact,          nullptr};
     mch::SearchOptions o;
     o.k = k;
     o.threads = 1;

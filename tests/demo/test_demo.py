@@ -20,11 +20,11 @@ from mchindex.cli import run
 from mchindex.cli.demo import as_called
 from mchindex.datasets import open_dataset
 from mchindex.datasets.scenes import CLASSES
-from mchindex.demo import BucketsNeeded, ScenesDemo, photos_demo, scenes_demo
-from mchindex.demo.buckets import bucket_counts, buckets_needed, without_flat_end
+from mchindex.demo.buckets import BucketsNeeded, bucket_counts, buckets_needed, without_flat_end
 from mchindex.demo.examples import HITS, QUERIES, RANKED, choose
 from mchindex.demo.page import scenes_page
-from mchindex.demo.scenes import SETTINGS, SHOWN
+from mchindex.demo.photos import photos_demo
+from mchindex.demo.scenes import SETTINGS, SHOWN, ScenesDemo, scenes_demo
 from mchindex.demo.words import has_middle
 from mchindex.index.results import Hit, Hits
 from mchindex.models import MCHModel

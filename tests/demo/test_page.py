@@ -9,8 +9,10 @@ import pytest
 
 from helpers.html import Reader, check_alone
 from helpers.pictures import picture
-from mchindex.demo import BucketsNeeded, ExampleAnswer, ExampleHit, ExampleQuery, PhotosDemo
+from mchindex.demo.buckets import BucketsNeeded
+from mchindex.demo.examples import ExampleAnswer, ExampleHit, ExampleQuery
 from mchindex.demo.page import photos_page
+from mchindex.demo.photos import PhotosDemo
 from mchindex.demo.plot import VARIABLES, f1_plot
 from mchindex.index.adding import Failure
 from mchindex.index.page import page_picture

@@ -1,0 +1,175 @@
+"""Measures a cluster on this machine beside one process.
+
+    python bench/cluster.py search --out bench/results/cluster_search.json
+    python bench/cluster.py add --pictures FOLDER --out bench/results/cluster_add.json
+
+`search`: images by codes in one index and in shards; batches of queries, and single queries. The
+two take turns, and the figures are medians. `add`: the same pictures, added to both; memory is that
+of the driver and of the largest encoder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import progress, record, write_json
+from mchindex.cluster import ClusterIndex
+from mchindex.index import MCHIndex
+
+BITS = 64
+
+
+def start(cores: int) -> str:
+    """Starts a Ray with this many cores; returns its address."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": cores, "include_dashboard": False}
+    nodes: Any = Cluster(initialize_head=True, head_node_args=head)
+    address: str = nodes.address
+    return address
+
+
+def search(images: int, shards: int, batch: int, rounds: int, address: str) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    centres = rng.integers(0, 256, (images // 20, BITS // 8), np.uint8)
+    flips = np.packbits(rng.random((images, BITS)) < 0.03, axis=1)
+    codes = centres[rng.integers(0, len(centres), images)] ^ flips
+    queries = codes[rng.integers(0, images, (rounds, batch))] ^ np.packbits(
+        rng.random((rounds, batch, BITS)) < 0.03, axis=2
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        one = MCHIndex.open(Path(folder, "one.mch"), bits=BITS)
+        many = ClusterIndex.open(
+            Path(folder, "many"), bits=BITS, shards=shards, address=address, timeout=600
+        )
+        took = {}
+        for name, index in (("one", one), ("cluster", many)):
+            progress(f"adding {images:,} images to {name}")
+            began = time.perf_counter()
+            index.add_codes(np.arange(images), codes)
+            took[name] = time.perf_counter() - began
+        times: dict[str, list[float]] = {f"{n} {w}": [] for n in took for w in ("batch", "query")}
+        for queried in queries:
+            answers = []
+            for name, index in (("one", one), ("cluster", many)):
+                for what, given in (("batch", queried), ("query", queried[:1])):
+                    began = time.perf_counter()
+                    found = index.search_codes(given, 10, rank="code")
+                    times[f"{name} {what}"].append(time.perf_counter() - began)
+                    answers.append((found.found.keys, found.distances, found.buckets))
+            for first, second in zip(answers[:2], answers[2:], strict=True):
+                for a, b in zip(first, second, strict=True):
+                    np.testing.assert_array_equal(a, b)
+        median = {name: float(np.median(own[1:])) for name, own in times.items()}
+        many.close()
+        one.close()
+    return {
+        "images": images, "shards": shards, "batch": batch,
+        "add_seconds": took,
+        "queries_per_second": {n: batch / median[f"{n} batch"] for n in took},
+        "throughput_ratio": median["one batch"] / median["cluster batch"],
+        "milliseconds_per_single_query": {n: 1000 * median[f"{n} query"] for n in took},
+    }  # fmt: skip
+
+
+def add(pictures: Path, most: int, address: str) -> dict[str, Any]:
+    files = sorted(path for path in pictures.rglob("*") if path.suffix in (".jpg", ".png"))[:most]
+    rates: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        many = ClusterIndex.open(Path(folder, "many"), address=address)
+        one = MCHIndex.open(Path(folder, "one.mch"))
+        _ = one.model, many.model  # loaded before the clock starts
+        memory = _Memory()
+        for name, index in (("one", one), ("cluster", many)):
+            progress(f"adding {len(files):,} pictures to {name}")
+            began = time.perf_counter()
+            if name == "cluster":
+                memory.start()
+            index.add(files, progress=False)
+            rates[name] = len(files) / (time.perf_counter() - began)
+        memory.stop()
+        many.close()
+        one.close()
+    return {
+        "pictures": len(files), "images_per_second": rates,
+        "ratio": rates["cluster"] / rates["one"], "megabytes": memory.quarters(),
+    }  # fmt: skip
+
+
+class _Memory:
+    """The resident memory of the encoders and of this process, over time."""
+
+    def __init__(self) -> None:
+        self._over, self._seen = threading.Event(), list[tuple[float, float]]()
+        self._thread = threading.Thread(target=self._watch)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            encoders = [_resident(p) for p in Path("/proc").iterdir() if _is_encoder(p)]
+            self._seen.append((_resident(Path("/proc/self")), max(encoders, default=0.0)))
+
+    def quarters(self) -> dict[str, list[float]]:
+        """The largest values in each quarter of the time."""
+        parts = np.array_split(np.array(self._seen), 4)
+        return {
+            "driver": [round(float(part[:, 0].max())) for part in parts if len(part)],
+            "largest encoder": [round(float(part[:, 1].max())) for part in parts if len(part)],
+        }
+
+
+def _is_encoder(process: Path) -> bool:
+    try:
+        return (process / "cmdline").read_bytes().startswith(b"ray::Encoder")
+    except OSError:
+        return False
+
+
+def _resident(process: Path) -> float:
+    try:
+        lines = (process / "status").read_text().splitlines()
+        return next(int(x.split()[1]) / 1024 for x in lines if x.startswith("VmRSS"))
+    except (OSError, StopIteration):
+        return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["search", "add"])
+    parser.add_argument("--images", type=int, default=1_000_000)
+    parser.add_argument("--shards", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--most", type=int, default=20_000)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    address = start(options.cores)
+    if options.what == "search":
+        found = search(options.images, options.shards, options.batch, options.rounds, address)
+    else:
+        if options.pictures is None:
+            parser.error("add needs --pictures")
+        found = add(options.pictures, options.most, address)
+    print(found)
+    if options.out:
+        settings = {k: v for k, v in vars(options).items() if k not in ("out", "pictures")}
+        write_json(options.out, record(settings, 0, [found]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""A Ray of several nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+# Token authentication is on. Ray reads this once, when it is first imported.
+os.environ["RAY_AUTH_MODE"] = "token"
+os.environ["RAY_AUTH_TOKEN"] = os.urandom(16).hex()
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[Any]:
+    """Two nodes, to which tests may add others."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster: Any = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
+    )
+    cluster.add_node(num_cpus=2)
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
