@@ -361,6 +361,6 @@ def demo_block() -> str:
         f"A quarter of a picture finds its picture first in {parts['best']:.0%} of cases (by",
         f"codes: {parts['code']:.0%}), and",
         f"{words['share']:.0%} of the first {demo['hits']} hits for a word show the thing. The",
-        "pictures above are its first examples.",
+        "pictures below are its first examples.",
     )
     return text + "\n"

@@ -29,7 +29,7 @@ from common import RESULTS, Cell
 from measurements import Row
 from paper.records import Record, from_json
 from paper.report import render
-from speed_blocks import precision_block, start_block
+from speed_blocks import precision_block, speed_block, start_block
 from verdicts import AUTO, RATIOS, is_auto, ks, measured, winner
 
 ROOT = Path(__file__).parents[1]
@@ -162,10 +162,10 @@ def search_block() -> str:
             lines += ["", *wrap(text(record), WIDTH, break_on_hyphens=False)]
     lines += [
         "",
-        f"![queries per second against recall](bench/results/{PICTURE.name}-1t.png)",
+        f"![queries per second against recall](../bench/results/{PICTURE.name}-1t.png)",
         "",
         "`python bench/search.py --all --codes FOLDER` measures this again; `bench/codes.py`",
-        "writes codes of real images to the folder. [bench/README.md](bench/README.md) explains",
+        "writes codes of real images to the folder. [bench/README.md](../bench/README.md) explains",
         "how to read it, and what is fair about it.",
     ]
     return "\n".join(lines) + "\n"
@@ -173,8 +173,11 @@ def search_block() -> str:
 
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     README: {
-        "demo": demo_block,
         "answers": answers_block,
+        "speed": speed_block,
+    },
+    FOLDER / "benchmarks.md": {
+        "demo": demo_block,
         "figures": search_block,
         "learning": partial(paper_block, "learning.md.j2"),
         "beyond": partial(paper_block, "beyond-readme.md.j2"),

@@ -62,3 +62,38 @@ def precision_block() -> str:
         kind = f"{row['copies']:,}, {row['rank']}, {row['precision']}"
         lines.append(f"| {kind} | {' | '.join(values)} |")
     return "\n".join([*lines, "", encode_block()])
+
+
+def speed_block() -> str:
+    """For the README: what a user waits for, each line with its command."""
+    start = read_record("start.json", "bench/start.py")
+    took = {r["what"]: r["cpu_seconds"] for r in start["rows"] if r["version"] == "this"}
+    encode = read_record("encode.json", "bench/encode.py")
+    added = {r["what"]: r for r in encode["rows"] if r["version"] == "this"}
+    answers = read_record("answers.json", "bench/answers.py")
+    best = next(r for r in answers["speed"]["many"] if r["label"] == "ours, best")
+    large = read_record("billion.json", "bench/billion.py")
+    steps = {row["step"]: row for row in large["rows"]}
+    images, many, codes = (
+        start["settings"]["images"],
+        answers["settings"]["many"],
+        large["settings"]["n"] / 1e6,
+    )
+    rows = [
+        f"| add JPEG files of {size} pixels | {row['images_per_cpu_second']:.0f} per second of CPU "
+        "time | `bench/encode.py` |"
+        for size, row in added.items()
+    ]
+    rows += [
+        f"| `mch search dog.jpg` among {images:,} pictures, with the start of the program | "
+        f"{took['search by a picture']:.2f} s of CPU time | `bench/start.py` |",
+        "| a later search by a picture in the same process | "
+        f"{took['a later search by a picture'] * 1000:.0f} ms of CPU time | `bench/start.py` |",
+        f"| search {many:,} images by codes, one thread | {1000 / best['cpu_qps']:.1f} ms of CPU "
+        "time | `bench/answers.py` |",
+        f"| find the 10 nearest of {codes:,.0f} million 64-bit codes, exactly, one thread | "
+        f"{steps['search']['median_ms']:.1f} ms (FAISS's scan: "
+        f"{steps['flat']['extrapolated_ms']:,.0f} ms, extrapolated) | `bench/billion.py` |",
+    ]
+    head = [f"| {start['machine']['cpu']} | | measured by |", "|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"

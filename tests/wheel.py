@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import mchindex
+from mchindex.datasets.scenes import SceneSource
 
 MOST_BYTES = 300_000_000  # of all packages that `pip install` brings
 
@@ -52,12 +53,15 @@ mch = f"{sys.prefix}/bin/mch"
 subprocess.run([mch, "--version"], check=True)
 refused = subprocess.run([mch, "methods"], check=False, capture_output=True, text=True)
 assert "run pip install 'mchindex[train]'" in refused.stderr, refused.stderr
+Path("photos").mkdir()
+for i in range(60):
+    SceneSource(60, seed=1, size=224).image(i).save(f"photos/{i}.jpg")
 example = re.findall(r"```python\n(.*?)```", Path("README.md").read_text("utf-8"), re.DOTALL)[0]
 done = subprocess.run([sys.executable, "-c", example], check=True, capture_output=True, text=True)
 lines = done.stdout.splitlines()
 assert lines[0].startswith("60 added"), done.stdout
 assert len(lines) == 6, done.stdout
-subprocess.run([mch, "add", "photos"], check=True)  # nothing is new
+subprocess.run([mch, "add", "photos"], check=True)  # the one that the example removed
 subprocess.run([mch, "search", "photos/7.jpg", "-k", "3", "--out", "hits.png"], check=True)
 subprocess.run([mch, "verify"], check=True)
 subprocess.run([mch, "models"], check=True)
