@@ -62,5 +62,7 @@ def test_commands_and_options_exist(command: str) -> None:
     _, name, *words = shlex.split(command)
     group = typer.main.get_command(make_app())
     known = group.commands[name]  # type: ignore[attr-defined]
+    while hasattr(known, "commands"):  # mch cluster add
+        known = known.commands[words.pop(0)]
     options = {option for parameter in known.params for option in parameter.opts}
     assert {word for word in words if word.startswith("-")} <= options
