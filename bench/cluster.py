@@ -11,6 +11,7 @@ of the driver and of the largest encoder.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 import threading
 import time
@@ -158,17 +159,24 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    address = start(options.cores)
-    if options.what == "search":
-        found = search(options.images, options.shards, options.batch, options.rounds, address)
-    else:
-        if options.pictures is None:
-            parser.error("add needs --pictures")
-        found = add(options.pictures, options.most, address)
+    if options.what == "add" and options.pictures is None:
+        parser.error("add needs --pictures")
+    if options.pictures is not None:
+        options.pictures = options.pictures.absolute()
+    # Ray's processes would import the sources of a clone rather than what is installed.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        found = measured(options)
     print(found)
     if options.out:
         settings = {k: v for k, v in vars(options).items() if k not in ("out", "pictures")}
         write_json(options.out, record(settings, 0, [found]))
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    address = start(options.cores)
+    if options.what == "search":
+        return search(options.images, options.shards, options.batch, options.rounds, address)
+    return add(options.pictures, options.most, address)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ until a search is answered again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -92,7 +93,8 @@ class Run:
         with open(self._folder / "driver.log", "ab") as log:
             self._driver = subprocess.Popen(
                 [
-                    sys.executable, __file__, "--drive", str(self._folder / "index"),
+                    sys.executable, str(Path(__file__).resolve()), "--drive",
+                    str(self._folder / "index"),
                     self._nodes.address, str(self._journal), str(self._pictures),
                 ],
                 stdout=log, stderr=log,
@@ -200,7 +202,8 @@ class Run:
 
 
 def run(kills: int, seed: int, pause: float = 2.0) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
+    # Ray's processes would import the sources of a clone rather than what is installed.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         running = Run(Path(folder), seed)
         chance = random.Random(seed)  # noqa: S311  # to repeat a run
         recovery: dict[str, list[float]] = {target: [] for target in TARGETS}
@@ -254,10 +257,11 @@ def main() -> None:
     if options.drive:
         drive(*options.drive)
         return
+    out = options.out and options.out.absolute()
     found = run(options.kills, options.seed)
     print(json.dumps(found, indent=1))
-    if options.out:
-        write_json(options.out, record({"kills": options.kills}, options.seed, [found]))
+    if out:
+        write_json(out, record({"kills": options.kills}, options.seed, [found]))
 
 
 if __name__ == "__main__":

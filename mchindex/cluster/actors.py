@@ -118,6 +118,12 @@ class ActorOpener(Opener):
         try:
             package.get(waiting, timeout=self._timeout)
         except package.exceptions.RayTaskError as error:
+            if "failed to import" in str(error.cause):
+                raise StoreError(
+                    "a node of Ray cannot import mchindex: install the same version on every node, "
+                    "and do not start in a folder that holds the sources of mchindex, which Ray "
+                    "would import instead"
+                ) from error
             raise error.cause from None
         except package.exceptions.GetTimeoutError:
             needed = sorted(set(manifest.resources.values()))

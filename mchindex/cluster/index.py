@@ -82,7 +82,7 @@ class ClusterIndex(MCHIndex):
         `address` is that of a running Ray, "auto" for the one of this machine, and "local" starts
         one that ends with this process. None opens the shards in this process, without Ray.
         `encoders` is how many processes encode images when many files are added: by default one per
-        core that Ray has or, with `device="cuda"`, one per GPU.
+        core that Ray has or, if `device` is "cuda", one per GPU.
         `timeout` is how many seconds a search waits for a shard that does not answer; then it
         raises ShardUnavailableError or, if `partial` is true, returns what the others found, with
         `partial` set in the answer. The other options are those of `MCHIndex.open`.

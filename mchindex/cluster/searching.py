@@ -15,7 +15,7 @@ from mchindex.cluster.shard import Facts, Part
 from mchindex.cluster.shards import Shards
 from mchindex.cluster.store import ClusterStore
 from mchindex.cluster.table import ClusterTable
-from mchindex.errors import StoreError
+from mchindex.errors import MCHError, StoreError
 from mchindex.index.arguments import Filter, Limits
 from mchindex.index.identity import Identity
 from mchindex.index.ranking import Query, Reach, takes_candidates
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TRIES = 20  # for an index that changes while it is searched
 
 
-class _OutdatedError(Exception):
+class _OutdatedError(MCHError):
     """The images have got, or lost, fine codes since the rank was chosen."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -190,3 +192,25 @@ def test_a_node_that_dies_takes_no_image_with_it(opened: Open, nodes: Any) -> No
         assert len(index.queries.search(query, 100, ())[0]) == 50
         assert index.add_records([row(i, i, 3) for i in range(50, 60)], KIND) == (10, 0)
         assert len(index) == 60
+
+
+def test_a_ray_that_cannot_import_mchindex_is_a_clear_error(nodes: Any, tmp_path: Path) -> None:
+    """Ray imports what is in the folder that a driver is started in."""
+    sources = tmp_path / "clone" / "mchindex"
+    sources.mkdir(parents=True)
+    (sources / "__init__.py").write_text("import mchindex._core")
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+from helpers.clusters import cluster
+from mchindex.errors import StoreError
+from pathlib import Path
+try:
+    cluster(Path({str(tmp_path)!r}) / "index", 2, {nodes.address!r})
+except StoreError as error:
+    print(error)
+""")
+    done = subprocess.run(
+        [sys.executable, script], cwd=sources.parent, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert "a node of Ray cannot import mchindex: install" in done.stdout, done.stderr[-2000:]
