@@ -128,7 +128,8 @@ def test_a_shard_that_dies_while_images_are_added_has_each_once(opened: Open) ->
         finally:
             done.set()
             killer.join()
-        assert list(index) == [-1, *range(reported)]
+        # What a shard took after it had come back is newer than what the others took.
+        assert sorted(index) == [-1, *range(reported)]
 
 
 def test_a_replica_answers_while_its_shard_is_stopped(opened: Open) -> None:
