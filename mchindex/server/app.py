@@ -32,7 +32,7 @@ from mchindex.server.duplicates import Groups
 from mchindex.server.guard import ACCESS, Access, Guard, Receive, Scope, Send
 from mchindex.server.metrics import Metrics
 from mchindex.server.pictures import LARGE, Format, Pictures
-from mchindex.server.problems import MEDIA_TYPE, ProblemError, problem_of, validation_text
+from mchindex.server.problems import MEDIA_TYPE, ProblemError, log, problem_of, validation_text
 from mchindex.server.searches import Searches
 from mchindex.server.settings import Settings
 from mchindex.server.uploads import Writing
@@ -85,6 +85,7 @@ class Service:
         self._reading = Pool("requests", 2, settings.limits.queue)
         self._drawing = Pool("pictures", 2, settings.limits.queue)
         self.ready = False
+        self.failure: BaseException | None = None  # why it will not be ready
         self.metrics.gauge("mch_images", "Images in the index", lambda: len(index))
 
     async def read(self, work: Callable[[], R]) -> R:
@@ -103,6 +104,15 @@ class Service:
         """Loads what the first search would have to wait for."""
         if self.index.identity.has_model:
             _ = self.index.queries.words
+
+    def loaded(self, task: asyncio.Task[None]) -> None:
+        """Remembers how loading ended."""
+        if task.cancelled():
+            return
+        self.failure = task.exception()
+        self.ready = self.failure is None
+        if self.failure is not None:
+            log.error("the model cannot be loaded: %s", self.failure)
 
     def close(self) -> None:
         """Waits for what has begun."""
@@ -168,7 +178,7 @@ def _lifespan(service: Service) -> Callable[[FastAPI], Any]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(service.read(service.warm_up))
-        loading.add_done_callback(lambda task: setattr(service, "ready", not task.exception()))
+        loading.add_done_callback(service.loaded)
         yield
         await asyncio.to_thread(service.close)
 
@@ -215,6 +225,10 @@ def _add_health(api: FastAPI, service: Service) -> None:
     @api.get("/readyz", tags=["health"], summary="Whether the service can search")
     @api.get("/healthz", tags=["health"], summary="Whether the service can search")
     async def readyz() -> Response:
+        if service.failure is not None:
+            raise ProblemError(
+                503, "unavailable", "the model cannot be loaded: the log of the service says why"
+            )
         if not service.ready:
             raise ProblemError(
                 503, "unavailable", "the model is being loaded", {"retry-after": "1"}

@@ -84,6 +84,45 @@ def test_a_batcher_gives_everyone_their_own_outcome(items: list[int], most: int)
     assert len(sizes) == -(-len(items) // most)  # all were there before the first batch
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(2, 4))
+def test_a_batcher_uses_its_threads_at_once_and_no_more(
+    count: int, most: int, threads: int
+) -> None:
+    lock = threading.Lock()
+    busy, peak = 0, 0
+    wanted = min(threads, -(-count // most))  # batches that can run at the same time
+    met = threading.Barrier(wanted)
+    first = threading.Semaphore(wanted)
+
+    def work(batch: Sequence[int]) -> list[int | Exception]:
+        nonlocal busy, peak
+        with lock:
+            busy += 1
+            peak = max(peak, busy)
+        if first.acquire(blocking=False):
+            met.wait(10)  # raises, unless as many batches run at once
+        with lock:
+            busy -= 1
+        if 13 in batch and most == 1:
+            raise RuntimeError("the whole batch")
+        return [-item for item in batch]
+
+    async def run() -> list[int | BaseException]:
+        batcher: Batcher[int, int] = Batcher("x", work, most, 1000, threads=threads)
+        try:
+            return await asyncio.gather(*map(batcher, range(count)), return_exceptions=True)
+        finally:
+            batcher.close()
+
+    for item, outcome in enumerate(asyncio.run(run())):
+        if item == 13 and most == 1:
+            assert isinstance(outcome, RuntimeError)
+        else:
+            assert outcome == -item
+    assert peak == wanted
+
+
 def test_a_batcher_turns_away_what_does_not_fit_and_forgets_who_gave_up() -> None:
     done: list[int] = []
 

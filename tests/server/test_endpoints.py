@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from helpers.service import PICTURES, Service, draw, problem, running
+from mchindex.errors import StoreError
 from mchindex.server.tokens import Tokens
 
 
@@ -241,6 +243,24 @@ def test_pictures_are_added_and_removed_while_others_search(own: Path, tmp_path:
         assert removed.json() == {"removed": 1, "files": 0, "failed": []}
         assert Path(want[0]).exists()
         assert problem(service.client.get("/v1/image", params={"id": want[0]}), 404)
+
+
+def test_a_model_that_cannot_be_loaded_is_not_said_to_be_loading(
+    own: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: object) -> None:
+        raise StoreError("int8 codes differ")
+
+    monkeypatch.setattr("mchindex.server.app.Service.warm_up", fail)
+    with running(own) as service:
+        for _ in range(100):
+            detail = problem(service.client.get("/readyz"), 503)
+            if "being loaded" not in detail:
+                break
+            time.sleep(0.05)
+        assert detail == "the model cannot be loaded: the log of the service says why"
+        assert service.client.get("/livez").status_code == 200
+    assert "the model cannot be loaded: int8 codes differ" in caplog.text
 
 
 def test_health_metrics_and_description(service: Service) -> None:
