@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from mchindex.inference.words import WordQuery
 
 TRIES = 20  # for an index that changes while it is searched
+REMEMBERED = 64  # numbers of hits for which it is known how far queries reach
+FADING = 0.999  # what is known counts less with each further query
 
 
 class _OutdatedError(MCHError):
@@ -39,6 +41,7 @@ class ClusterSearcher(Searcher):
     def __init__(self, store: ClusterStore, table: ClusterTable, identity: Identity) -> None:
         super().__init__(store, table, identity)
         self._cluster, self._tables = store, table
+        self._radii = _Radii(identity.bits)
 
     def search(
         self,
@@ -92,22 +95,32 @@ class ClusterSearcher(Searcher):
             ]
             right = _Plan.of(search, facts, sum(allowed) if allowed else None, excluded, regions)
             if plan == right:
-                return search.cut(self._joined(parts, plan), excluded)
+                found = self._joined(parts, plan)
+                self._radii.learn(search, found)
+                return search.cut(found, excluded)
             plan = right
         raise self._changing()
 
     def _ask(self, shards: Shards, search: Search, plan: _Plan) -> list[Part]:
-        if not plan.candidates:
-            return list(self._answers_of(shards, "search", search, plan.hits, None).values())
-        reach = Reach.of(list(self._answers_of(shards, "near", search).values()))
-        parts = self._answers_of(shards, "search", search, plan.hits, reach)
+        reach, nearby = None, None
+        if plan.candidates:
+            reach = Reach.of(list(self._answers_of(shards, "near", search).values()))
+        else:
+            nearby = self._radii.within(search, plan.hits)
+        parts = self._answers_of(shards, "search", nearby or search, plan.hits, reach)
+        if reach is None and nearby is None:
+            return list(parts.values())
         assert plan.hits is not None
         keys = np.concatenate([part.found.keys for part in parts.values()], 1)
         few = np.flatnonzero((keys >= 0).sum(1) < plan.hits)  # as in `ranked`
         if not len(few):
             return list(parts.values())
         whole = self._answers_of(shards, "search", search.at(few), plan.hits, None)
-        return [_completed(part, few, whole[i]) for i, part in parts.items() if i in whole]
+        return [
+            replace(part, found=part.found.with_rows(few, whole[i].found))
+            for i, part in parts.items()
+            if i in whole
+        ]
 
     def _answers_of(self, shards: Shards, name: str, *arguments: Any) -> dict[int, Any]:
         """The answers of the shards; parts say so if not all shards answered."""
@@ -127,13 +140,47 @@ class ClusterSearcher(Searcher):
         return found
 
 
-def _completed(part: Part, rows: NDArray[np.int64], more: Part) -> Part:
-    """A part with the answers of another to some of the queries."""
-    width = max(part.found.keys.shape[1], more.found.keys.shape[1])
-    found = part.found.wider(width)
-    found.put(rows, more.found.wider(width))
-    found.partial |= more.found.partial
-    return replace(part, found=found)
+class _Radii:
+    """How far queries reach before they have found enough images, as earlier queries did.
+
+    A shard has only a part of the images near a query, and would have to search much farther than
+    one index of all of them for as many hits. So shards are first asked only for what is as near as
+    most queries need.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+        self._seen: dict[int, NDArray[np.float64]] = {}  # by number of hits: how often each radius
+
+    def within(self, search: Search, hits: int | None) -> Search | None:
+        """The same search within a radius where all queries will probably find enough images."""
+        if not self._fits(search) or hits is None or hits not in self._seen:
+            return None
+        assert isinstance(search.query, Query)
+        shares = np.cumsum(self._seen[hits])
+        # A query that has found too few images takes another call.
+        enough = 1 - min(0.02, 0.25 / max(1, len(search.query.codes)))
+        radius = int(np.searchsorted(shares, enough * shares[-1]))
+        limit = search.budget.max_radius
+        if radius >= (self._bits if limit is None else limit):
+            return None
+        return replace(search, budget=search.budget._replace(max_radius=radius))
+
+    def learn(self, search: Search, found: Found) -> None:
+        if not self._fits(search) or search.budget.limited or search.wanted is None:
+            return
+        hits = found.keys.shape[1]
+        radii = np.where(found.keys[:, -1] >= 0, found.radius, self._bits)
+        if len(self._seen) >= REMEMBERED and hits not in self._seen:
+            self._seen.pop(next(iter(self._seen)), None)
+        before = self._seen.get(hits, np.zeros(self._bits + 1))
+        now = np.bincount(radii, minlength=self._bits + 1)
+        self._seen[hits] = FADING ** len(radii) * before + now
+
+    @staticmethod
+    def _fits(search: Search) -> bool:
+        """Whether the queries look for codes, near ones first."""
+        return search.rank == "code" and search.budget.max_buckets is None
 
 
 class _Plan(NamedTuple):

@@ -102,7 +102,7 @@ def ranked(
     found = _scored(buckets, fine, query, k, rank, budget, lists, NEAR)
     few = np.flatnonzero(found.keys[:, -1] < 0)  # too few images were near these queries
     if len(few):
-        found.put(few, compared(buckets, fine, query.at(few), k, rank, budget))
+        found = found.with_rows(few, compared(buckets, fine, query.at(few), k, rank, budget))
     return found
 
 

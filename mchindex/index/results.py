@@ -162,11 +162,16 @@ class Found:
             result.candidates, result.exact, codes, masks=result.masks,
         )  # fmt: skip
 
-    def put(self, rows: NDArray[np.int64], other: Found) -> None:
-        """Replaces the answers to some queries by those of a search for them alone."""
-        for name in (*_PER_HIT, "buckets", "radius", "candidates", "exact"):
-            if (column := getattr(self, name)) is not None:
-                column[rows] = getattr(other, name)
+    def with_rows(self, rows: NDArray[np.int64], other: Found) -> Found:
+        """The answers to some queries replaced by those of a search for them alone."""
+        width = max(self.keys.shape[1], other.keys.shape[1])
+        before, after = self.wider(width), other.wider(width)
+        columns: dict[str, Any] = {}
+        for name in (*_PER_HIT, "masks", "buckets", "radius", "candidates", "exact"):
+            if (column := getattr(before, name)) is not None:
+                columns[name] = column.copy()  # what another process sent cannot be written to
+                columns[name][rows] = getattr(after, name)
+        return replace(before, **columns, partial=self.partial or other.partial)
 
     def columns(self, start: int, stop: int) -> Found:
         """The hits of each query from `start` to `stop`."""

@@ -177,3 +177,48 @@ def test_the_contents_are_those_of_one_index() -> None:
             assert one.stats()[name] == many.stats()[name]
         assert one.remove(filter={"kind": 2}) == many.remove(filter={"kind": 2})
         assert list(one) == list(many)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    steps=programs(),
+    spread=st.integers(1, 4),
+    k=st.integers(1, 6),
+    limits=LIMITS,
+    max_radius=st.none() | st.integers(0, 6),
+)
+def test_shards_are_asked_only_as_far_as_queries_usually_reach(
+    steps: list[Step], spread: int, k: int, limits: dict[str, Any], max_radius: int | None
+) -> None:
+    """A guess that is too small costs another call, and changes no answer."""
+    with both(2, steps, spread) as (one, many):
+        for seed in range(6):
+            query = query_of(seed, 1 + seed % 3, spread)
+            options: Any = {**limits, "max_radius": max_radius} if seed % 2 else {}
+            first, second = (
+                index._searcher.search(query, k, (), rank="code", **options)
+                for index in (one, many)
+            )
+            assert told(first) == told(second)
+
+
+def test_a_search_of_many_queries_asks_each_shard_once_when_it_knows_how_far() -> None:
+    steps = [("add", [(id, id) for id in range(200)])]
+    with both(2, steps, 3) as (_, many):
+        searcher: Any = many._searcher
+        query = query_of(1, 40, 3)
+        radii = []
+        ask = searcher._answers_of
+
+        def asked(shards: Any, name: str, search: Any, *rest: Any) -> Any:
+            radii.append((len(search.query.codes), search.budget.max_radius))
+            return ask(shards, name, search, *rest)
+
+        with mock.patch.object(searcher, "_answers_of", asked):
+            for _ in range(3):
+                searcher.search(query, 5, (), rank="code")
+        assert radii[0] == (40, None)
+        assert radii[1] == radii[2]
+        assert radii[1][0] == 40
+        assert 0 < radii[1][1] < 16
+        assert len(radii) == 3
