@@ -70,8 +70,10 @@ $(VENV)/browser: $(VENV)/python
 	@command -v chromium >/dev/null || ! command -v apt-get >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 	touch $@
 
+# PACKAGE=dist/NAME.whl installs a wheel that has been built instead of building it again.
+PACKAGE ?= .
 $(VENV)/installed: $(VENV)/python $(SOURCES)
-	$(PIP) .
+	$(PIP) $(PACKAGE)
 	touch $@
 
 $(VENV)/test $(VENV)/train $(VENV)/bench $(VENV)/dev $(VENV)/plot: $(VENV)/python pyproject.toml

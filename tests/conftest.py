@@ -1,9 +1,14 @@
 """Settings and fixtures that all tests share."""
 
+import os
 import signal
 
 import pytest
 from hypothesis import settings
+
+# Files of tests run side by side, one per core: more threads of torch and NumPy would be in each
+# other's way. They read this when they are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Derandomised, so that a commit passes or fails the same way every time.
 settings.register_profile("mchindex", deadline=None, derandomize=True, database=None)
