@@ -14,16 +14,19 @@ inline double nanoseconds() {
     return double(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
 }
 
-// Nanoseconds per query by strategy and by K, measured on this machine with the queries that came. Several
-// threads may write at once; a lost update does no harm.
+// Nanoseconds per query by strategy, by K and by the largest radius, measured on this machine with the queries that
+// came. Several threads may write at once; a lost update does no harm.
 class Experience {
   public:
     enum Way { scan, cells };
-    static constexpr int sizes = 8;  // of K: 1 to 3, 4 to 15, 16 to 63, …
-    static constexpr int classes = 2 * sizes;
-    // Single queries are apart from those of a block, which share what a scan reads.
-    static int class_of(uint64_t k, bool alone) {
-        return std::min(sizes, int(std::bit_width(k) + 1) / 2) - 1 + (alone ? sizes : 0);
+    static constexpr int sizes = 8;    // of K: 1 to 3, 4 to 15, 16 to 63, …
+    static constexpr int reaches = 4;  // none, below 1/16 of the bits, below 1/8, further
+    static constexpr int classes = 2 * reaches * sizes;
+    // Single queries are apart from those of a block, which share what a scan reads. Cells are the faster, the
+    // smaller the radius is that a search is limited to; a scan is not.
+    static int class_of(uint64_t k, bool alone, int radius, int bits) {
+        const int reach = radius >= bits ? 0 : 16 * radius < bits ? 1 : 8 * radius < bits ? 2 : 3;
+        return std::min(sizes, int(std::bit_width(k) + 1) / 2) - 1 + sizes * (reach + (alone ? reaches : 0));
     }
 
     // The faster way; now and then the other one, because data and queries change.

@@ -58,6 +58,7 @@ class Searcher {
              const LinearHash& hash, Strategy strategy, int threads, double reach) {
         threads_ = n == 1 ? threads : 1;
         reach_ = reach;
+        limit_ = n ? tasks[0].found.bound().distance : 0;
         for (size_t i = 0; i < n; ++i) tasks[i].answered_by = Strategy::probe;
         n_waiting_ = 0;  // an earlier search may have run out of memory
         for (uint32_t p = 0; p < parts.size(); ++p) {
@@ -110,7 +111,7 @@ class Searcher {
         if (pending_.empty()) return;
         const size_t n = pending_.size();
         Experience& experience = seg.substring->experience;
-        const int c = Experience::class_of(plan.k, plan.together == 1);
+        const int c = Experience::class_of(plan.k, plan.together == 1, limit_, seg.bits);
         const auto* index = seg.substring->index.load(std::memory_order_acquire);
         const auto way = index ? experience.choose(c) : Experience::scan;
         Task<C>& one = *pending_.front();
@@ -516,6 +517,7 @@ class Searcher {
     std::vector<Task<C>*> pending_;
     int threads_ = 1;
     double reach_ = 1;
+    int limit_ = 0;  // the largest radius of the search
 };
 
 }  // namespace mch

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TRIES = 20  # for an index that changes while it is searched
 REMEMBERED = 64  # numbers of hits for which it is known how far queries reach
+MOST = 0.9  # share of the queries that find enough images at once; the others take another call
 FADING = 0.999  # what is known counts less with each further query
 
 
@@ -153,14 +154,11 @@ class _Radii:
         self._seen: dict[int, NDArray[np.float64]] = {}  # by number of hits: how often each radius
 
     def within(self, search: Search, hits: int | None) -> Search | None:
-        """The same search within a radius where all queries will probably find enough images."""
+        """The same search within a radius where most queries find enough images."""
         if not self._fits(search) or hits is None or hits not in self._seen:
             return None
-        assert isinstance(search.query, Query)
         shares = np.cumsum(self._seen[hits])
-        # A query that has found too few images takes another call.
-        enough = 1 - min(0.02, 0.25 / max(1, len(search.query.codes)))
-        radius = int(np.searchsorted(shares, enough * shares[-1]))
+        radius = int(np.searchsorted(shares, MOST * shares[-1]))
         limit = search.budget.max_radius
         if radius >= (self._bits if limit is None else limit):
             return None

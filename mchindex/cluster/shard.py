@@ -7,8 +7,10 @@ arguments: what has been done is not done twice.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mchindex.cluster.lines import Door, Listener
 from mchindex.errors import NotAnIndexError, StaleKeysError
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.facade import MCHIndex
@@ -69,6 +72,8 @@ class Shard:
         self._store, self._live = self._index._store, self._index._live
         self._searcher = self._index._searcher
         self._opened = int.from_bytes(os.urandom(6), "big")
+        self._opening = threading.Lock()
+        self._listener: Listener | None = None
         self._writer = ""  # the token of the writer whose images are taken
         if (found := self._store.get(PLACE)) != list(place):
             self._index.close()
@@ -83,7 +88,17 @@ class Shard:
     def pid(self) -> int:
         return os.getpid()
 
+    def door(self) -> Door:
+        """Where this process listens for calls that need not go through Ray."""
+        with self._opening:
+            if self._listener is None:
+                address = importlib.import_module("ray").util.get_node_ip_address()
+                self._listener = Listener(self.call, address)
+            return self._listener.door
+
     def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
         self._index.close()
 
     # Searching.

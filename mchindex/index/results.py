@@ -190,17 +190,21 @@ class Found:
 
     def wider(self, width: int) -> Found:
         """The same with at least so many columns, the further ones without hits."""
-        more = max(0, width - self.keys.shape[1])
+        queries, own = self.keys.shape
+        if own >= width:
+            return self
 
         def pad(name: str) -> NDArray[Any] | None:
-            column, missing = getattr(self, name), -1 if name in _MISSING else 0
+            column = getattr(self, name)
             if column is None:
                 return None
-            sides = ((0, 0), (0, more), (0, 0))[: column.ndim]
-            return np.pad(column, sides, constant_values=missing)
+            shape = (queries, width, *column.shape[2:])
+            wide = np.full(shape, -1 if name in _MISSING else 0, column.dtype)
+            wide[:, :own] = column
+            return wide
 
         columns: dict[str, Any] = {name: pad(name) for name in (*_PER_HIT, "masks")}
-        return replace(self, **columns) if more else self
+        return replace(self, **columns)
 
     def _at(self, columns: slice) -> Found:
         return self._each(lambda column: column[:, columns])

@@ -218,7 +218,6 @@ def test_a_search_of_many_queries_asks_each_shard_once_when_it_knows_how_far() -
             for _ in range(3):
                 searcher.search(query, 5, (), rank="code")
         assert radii[0] == (40, None)
-        assert radii[1] == radii[2]
         assert radii[1][0] == 40
         assert 0 < radii[1][1] < 16
-        assert len(radii) == 3
+        assert sum(n for n, _ in radii) < 40 + 2 * 50

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <new>
 #include <random>
+#include <set>
 
 #include "mch/bitmap.h"
 #include "mch/changes.h"
@@ -263,6 +264,20 @@ void test_a_merge_keeps_what_others_changed_meanwhile() {
     CHECK(lowered && gone && empty);
 }
 
+// What searches of one kind cost says nothing about those of another.
+void test_experience_is_kept_apart_by_kind() {
+    std::set<int> seen;
+    for (const bool alone : {false, true})
+        for (const int radius : {64, 3, 7, 40})
+            for (uint64_t k = 1; k < uint64_t(1) << 16; k *= 4) {
+                const int c = Experience::class_of(k, alone, radius, 64);
+                CHECK(c >= 0 && c < Experience::classes);
+                CHECK(seen.insert(c).second);
+            }
+    CHECK(Experience::class_of(UINT64_MAX, true, 0, 256) < Experience::classes);
+    CHECK(Experience::class_of(10, true, 4, 64) == Experience::class_of(10, true, 16, 256));
+}
+
 void test_longest_probe_run() {
     std::mt19937_64 random(5);
     for (int turn = 0; turn < 200; ++turn) {
@@ -314,6 +329,7 @@ int main() {
     mch::test_merges_stay_below_the_limit();
     mch::test_merging_all_under_a_limit_keeps_the_content();
     mch::test_a_merge_keeps_what_others_changed_meanwhile();
+    mch::test_experience_is_kept_apart_by_kind();
     mch::test_longest_probe_run();
     mch::test_saving_refuses_what_loading_would();
 }
