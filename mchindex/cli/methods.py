@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mchindex.cli.settings import AGENT, BACKBONE, LABELS, as_text, settings_of
+from mchindex.cli.settings import AGENT, BACKBONE, LABELS, TUNE, as_text, settings_of
 from mchindex.cli.show import line, output
 
 
@@ -45,6 +45,8 @@ def methods(
     table.add_row("", line((as_text(others[AGENT]), "dim")))
     table.add_row(f"{BACKBONE}.…", "Training of a backbone from scratch.")
     table.add_row("", line((as_text(others[BACKBONE]), "dim")))
+    table.add_row(f"{TUNE}.…", "Tuning of the last blocks of a backbone, by --tune.")
+    table.add_row("", line((as_text(others[TUNE]), "dim")))
     for labels, option in (("crops", "--crop-labels"), ("neighbours", "--unsupervised")):
         table.add_row(f"{LABELS}.…", f"The labels that {option} makes.")
         table.add_row("", line((as_text(settings_of("dch", labels)[LABELS]), "dim")))

@@ -1,5 +1,5 @@
 """`--set name=value` changes a setting of the method or, with a prefix, of the agent, the training
-of the backbone, or the labels that `--crop-labels` and `--unsupervised` make.
+of the backbone, of its last blocks, or the labels that `--crop-labels` and `--unsupervised` make.
 
 Names, types and defaults come from the dataclasses of the settings.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mchindex.models.settings import Settings
     from mchindex.training import TrainingOptions
 
-AGENT, BACKBONE, LABELS = "agent", "backbone", "labels"
+AGENT, BACKBONE, LABELS, TUNE = "agent", "backbone", "labels", "tune"
 
 
 def settings_of(method: str, labels: str = "images") -> dict[str, Settings]:
@@ -22,12 +22,14 @@ def settings_of(method: str, labels: str = "images") -> dict[str, Settings]:
     from mchindex.training.agent import agent_settings
     from mchindex.training.backbone import BackboneSettings
     from mchindex.training.options import LABELLINGS
+    from mchindex.training.tuning import TuningSettings
 
     return {
         "": METHODS[method].settings_type(),
         AGENT: agent_settings(method),
         BACKBONE: BackboneSettings(),
         LABELS: LABELLINGS[labels](),
+        TUNE: TuningSettings(),
     }
 
 
@@ -45,7 +47,7 @@ def read_changes(
         if prefix not in groups or (dot and not prefix):
             raise ValueError(
                 f"--set {text}: {prefix!r} has no settings: expected a setting of {method}, "
-                f"without a prefix, or {AGENT}.…, {BACKBONE}.… or {LABELS}.…"
+                f"without a prefix, or {AGENT}.…, {BACKBONE}.…, {LABELS}.… or {TUNE}.…"
             )
         if prefix == LABELS and labels == "images":
             raise ValueError(
@@ -82,9 +84,22 @@ def training_options(changes: Sequence[str], paper_agent: bool, **options: Any) 
         agent_settings=agent,
         backbone_settings=read[BACKBONE],
         labels_settings=read[LABELS],
+        tuning_settings=read[TUNE],
     )
+    if read[TUNE] and not full.tune:
+        raise ValueError(f"no blocks are tuned, so {TUNE}.… has no effect: add --tune blocks=2")
     full.check()
     return full
+
+
+def read_blocks(text: str | None) -> int:
+    """How many blocks `--tune blocks=N` names; 0 without it."""
+    if text is None:
+        return 0
+    name, _, number = text.partition("=")
+    if name != "blocks" or not number.isascii() or not number.isdigit() or int(number) < 1:
+        raise ValueError(f"--tune {text}: expected blocks=N, such as blocks=2")
+    return int(number)
 
 
 def as_text(settings: Settings) -> str:

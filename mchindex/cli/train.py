@@ -30,7 +30,7 @@ from mchindex.cli.options import (
     use_threads,
     without_labels,
 )
-from mchindex.cli.settings import training_options
+from mchindex.cli.settings import read_blocks, training_options
 from mchindex.errors import OutputExistsError, UnfinishedTrainingError
 from mchindex.progress import Display
 
@@ -96,6 +96,15 @@ def train(
     finetune: Annotated[
         bool, model_option("--finetune", help="Train the backbone together with the hash layer.")
     ] = False,
+    tune: Annotated[
+        str | None,
+        model_option(
+            metavar="blocks=N",
+            help="Tune the last N blocks of the network to the labels, for the codes; the fine "
+            "codes and words keep the network as it was.",
+            show_default="none",
+        ),
+    ] = None,
     regions: Annotated[
         Literal["crops", "pooled"] | None,
         model_option(
@@ -221,6 +230,7 @@ def train(
         size=size,
         weights=None if weights is None else str(weights),
         finetune=finetune,
+        tune=read_blocks(tune),
         regions=regions,
         layout=layout,
         sigma=sigma,

@@ -45,7 +45,7 @@ class FineCodes(ABC):
     @abstractmethod
     def projections(self, features: NDArray[np.float16]) -> NDArray[np.float32]:
         """(…, dim) -> (…, bits): one real number per bit. Its sign is the bit of the code, and its
-        magnitude says how certain the bit is."""
+        magnitude says how certain the bit is. Of more features, the last ones are used."""
 
     def codes(self, features: NDArray[np.float16]) -> Packed:
         """(…, dim) -> (…, bits // 8): packed codes."""
@@ -70,7 +70,8 @@ class FineArrays(FineCodes):
         return self.cells
 
     def projections(self, features: NDArray[np.float16]) -> NDArray[np.float32]:
-        x = features.reshape(-1, features.shape[-1]).astype(np.float32)
+        own = features[..., -len(self.mean) :]
+        x = own.reshape(-1, own.shape[-1]).astype(np.float32)
         x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(1e-12))
         x -= self.mean
         found: NDArray[np.float32] = x @ self.rotation

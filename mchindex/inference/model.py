@@ -140,7 +140,8 @@ class GraphModel(Encoder):
     def _load_fine(self) -> FineArrays:
         assert self._config.fine is not None
         bits, cells, saved = self._config.fine
-        dim = self._facts.dim
+        # Features of tuned blocks come first, and as many of the frozen ones after them.
+        dim = self._facts.dim // 2 if self._config.tuned else self._facts.dim
         mean = self._weights.read("fine.mean", (dim,), np.float32)
         rotation = self._weights.read("fine.rotation", (dim, check_fine_bits(bits)), np.float32)
         packed = self._weights.read("fine.cells", (check_cells(cells), bits // 8), np.uint8)

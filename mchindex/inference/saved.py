@@ -17,7 +17,7 @@ from mchindex.catalogue import CONFIG, names, read_config
 from mchindex.errors import ModelError
 from mchindex.files import open_file
 
-FORMAT = 2  # 1: without fine codes
+FORMAT = 3  # 2: without tuned blocks; 1: without fine codes, too
 WEIGHTS = "model.safetensors"
 LARGEST_HEADER = 8 << 20  # bytes of a safetensors file that describe its tensors
 
@@ -29,6 +29,7 @@ class Config:
     backbone: str
     size: int
     pretrained: bool
+    tuned: int  # how many of its last blocks were tuned for codes; 0: none
     mode: Any  # checked by the model
     layout: str
     method: str
@@ -54,6 +55,7 @@ class Config:
             field_of(backbone, "name", str),
             field_of(backbone, "size", int),
             field_of(backbone, "pretrained", bool),
+            field_of({"tuned": 0} | backbone, "tuned", int),
             field_of(config, "regions", str),
             field_of({"layout": "corners"} | config, "layout", str),
             field_of(config, "method", str),

@@ -53,7 +53,7 @@ class FineHash(nn.Module, FineCodes):
     def project(self, features: Tensor) -> Tensor:
         """(…, dim) -> (…, bits): one real number per bit. Its sign is the bit of the code, and its
         magnitude says how certain the bit is."""
-        x = features.to(self.mean.device, torch.float32)
+        x = features[..., -len(self.mean) :].to(self.mean.device, torch.float32)
         return (nnf.normalize(x, dim=-1) - self.mean) @ self.rotation
 
     def projections(self, features: NDArray[np.float16]) -> NDArray[np.float32]:

@@ -29,7 +29,7 @@ from mchindex.inference.model import GraphModel
 from mchindex.inference.region_codes import Packed, RegionCodes, check_bits, check_xi
 from mchindex.inference.saved import FORMAT, WEIGHTS, Config
 from mchindex.models import saved
-from mchindex.models.backbones import BACKBONES, Backbone, Wrapped, create_backbone
+from mchindex.models.backbones import BACKBONES, Backbone, Tuned, Wrapped, create_backbone
 from mchindex.models.extract import Engine, Extractor, choose_device
 from mchindex.models.fine import FineHash
 from mchindex.models.graph import write_graph
@@ -154,6 +154,7 @@ class MCHModel(Encoder):
     def _states(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The input of the method's last layer, and the signs that are the codes."""
         x = _finite(features, "the backbone's features").to(self.device, torch.float32)
+        x = x[..., : self.backbone.code_dim]
         f = _finite(self.method.features(x), "the method's features")
         return f, sign(_finite(self.method.last(f), "the method's output"))
 
@@ -166,10 +167,10 @@ class MCHModel(Encoder):
 
     def config(self) -> dict[str, Any]:
         """What config.json holds, except for the fingerprint."""
-        own = {"backbone": type(self.backbone), "method": type(self.method)}
+        own = {"backbone": type(self._frozen), "method": type(self.method)}
         plugins = {part: origin(kind) for part, kind in own.items() if not built_in(kind)}
         config = {
-            "format": 1 if self.fine is None else FORMAT,
+            "format": FORMAT if self._tail is not None else 1 if self.fine is None else 2,
             "backbone": {**self.backbone.identity, "pretrained": self.pretrained},
             "regions": self.mode,
             "layout": self.layout_name,
@@ -192,11 +193,21 @@ class MCHModel(Encoder):
             config["words"] = {"names": names, "fingerprint": fingerprint}
         return config | {"plugins": plugins} if plugins else config
 
+    @property
+    def _frozen(self) -> Backbone:
+        """The backbone without tuned blocks."""
+        return self.backbone.base if isinstance(self.backbone, Tuned) else self.backbone
+
+    @property
+    def _tail(self) -> nn.Module | None:
+        """The tuned blocks; None if there are none."""
+        return self.backbone.tail if isinstance(self.backbone, Tuned) else None
+
     def _modules(self) -> dict[str, nn.Module]:
         """The parts of the model that have weights."""
         parts = {
-            "method": self.method, "policy": self.policy, "backbone": self.backbone,
-            "fine": self.fine, "words": self.words,
+            "method": self.method, "policy": self.policy, "backbone": self._frozen,
+            "tuned": self._tail, "fine": self.fine, "words": self.words,
         }  # fmt: skip
         return {part: module for part, module in parts.items() if module is not None}
 
@@ -301,8 +312,11 @@ class MCHModel(Encoder):
             backbone = create_backbone(config.backbone, config.size, weights)
         if not config.pretrained:
             saved.load("backbone", backbone, part("backbone"))
+        if config.tuned:
+            backbone = Tuned(backbone, config.tuned)
+            saved.load("tuned", backbone.tail, part("tuned"))
         _check_known(METHODS, config.method, config.plugins)
-        dim, bits = backbone.dim, check_bits(config.bits)
+        dim, bits = backbone.code_dim, check_bits(config.bits)
         method = saved.build(
             "method",
             lambda: create_method(config.method, dim, bits, config.settings),

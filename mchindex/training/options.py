@@ -18,6 +18,7 @@ from mchindex.training.backbone import BackboneSettings
 from mchindex.training.crop_labels import CropLabelSettings
 from mchindex.training.features import WithCrops
 from mchindex.training.pseudo_labels import PseudoLabelSettings
+from mchindex.training.tuning import TuningSettings
 
 Labelling = Literal["images", "crops", "neighbours"]
 
@@ -39,6 +40,7 @@ class TrainingOptions:
     size: int | None = None  # side of the backbone's input in pixels; None: its default
     weights: str | None = None  # a file for the backbone; None: pretrained, or trained from scratch
     finetune: bool = False  # train the backbone together with the hash layer
+    tune: int = 0  # how many of the backbone's last blocks are tuned for codes, see `tuning`
     regions: Mode | None = None  # None: pooled if the backbone has a feature map, else crops
     layout: str = "corners"  # which regions; see `read_layout`
     sigma: float = 0.5
@@ -57,6 +59,7 @@ class TrainingOptions:
     settings: dict[str, Any] = field(default_factory=dict)  # of the method
     agent_settings: dict[str, Any] = field(default_factory=dict)
     backbone_settings: dict[str, Any] = field(default_factory=dict)
+    tuning_settings: dict[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises ValueError for options that are wrong or contradict each other."""
@@ -83,6 +86,7 @@ class TrainingOptions:
         METHODS[self.method].settings_type().updated(self.settings)
         self.agent_options()
         BackboneSettings().updated(self.backbone_settings)
+        self._check_tuning()
         self._check_labels()
         if self.codes is not None:
             if self.xi != TrainingOptions.xi:
@@ -90,6 +94,19 @@ class TrainingOptions:
             if not self.agent:
                 raise ValueError("without an agent, images have one code: codes cannot be set")
             check_budget(self.codes, read_layout(self.layout, self.sigma))
+
+    def _check_tuning(self) -> None:
+        TuningSettings().updated(self.tuning_settings)
+        if not self.tune:
+            return
+        if self.tune < 0:
+            raise ValueError(f"tune is a number of blocks, not {self.tune}")
+        if not self._has_map:
+            raise ValueError(f"{self.backbone} has no feature map: its blocks cannot be tuned")
+        if self.finetune:
+            raise ValueError("finetune trains the whole backbone, tune its last blocks: give one")
+        if self.labels == "neighbours":
+            raise ValueError("blocks are tuned to labels: training without labels cannot do it")
 
     def _check_labels(self) -> None:
         if self.labels not in LABELLINGS:

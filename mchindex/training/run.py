@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from mchindex.datasets import Dataset
 from mchindex.errors import TrainingError
-from mchindex.models.backbones import Backbone, create_backbone
+from mchindex.models.backbones import Backbone, Tuned, create_backbone
+from mchindex.models.backbones.tuned import all_blocks
 from mchindex.models.deep import diverged
 from mchindex.models.extract import Engine, Extractor, choose_device
 from mchindex.models.fine import FineHash
@@ -42,6 +43,7 @@ from mchindex.training.options import TrainingOptions
 from mchindex.training.output import CHECKPOINT, REPORT, finish, prepare
 from mchindex.training.pseudo_labels import PseudoLabelSettings, with_pseudo_labels
 from mchindex.training.selection import readable, trainable, without
+from mchindex.training.tuning import TuningSettings, maps_of, tune
 
 __all__ = ["CHECKPOINT", "REPORT", "Trained", "fit_from_views", "labelled", "train_model"]
 
@@ -87,9 +89,11 @@ def train_model(
     # Data.
     dataset = trainable(dataset, supervised)
 
-    # Backbone. It is built before `out` is touched, so that wrong weights leave no trace there.
+    # Backbone. It is built before `out` is touched, so that what is wrong leaves no trace there.
     backbone, pretrained = _backbone(options)
     backbone.to(where)
+    if options.tune:
+        all_blocks(backbone, options.tune)
     folder = None if out is None else prepare(out, options, dataset, resume, overwrite)
     checkpoints = Checkpoints(folder)
 
@@ -109,8 +113,25 @@ def train_model(
                 _check_converged(backbone=backbone)
                 checkpoints.finish("backbone", backbone)
 
+    # The last blocks of the backbone.
+    if options.tune:
+        with _timed("tuning", seconds):
+            backbone = tuned = Tuned(backbone, options.tune).to(where)
+            if not checkpoints.finished("tuning", tuned.tail):
+                rows = dataset.splits["train"]
+                labels = torch.from_numpy(dataset.labels[rows])
+                store = FeatureCache(cache)
+                maps = maps_of(tuned, dataset.images, rows, labels, store, engine, progress)
+                plan = TuningSettings().updated(options.tuning_settings)
+                state = checkpoints.under_way("tuning")
+                tune(tuned, maps, plan, options.seed, progress, state)
+                del maps
+                _check_converged(tuned=tuned.tail)
+                checkpoints.finish("tuning", tuned.tail)
+
     # Base method and backbone together, if the backbone is fine-tuned.
-    method = create_method(options.method, backbone.dim, options.bits, options.settings).to(where)
+    dim = backbone.code_dim
+    method = create_method(options.method, dim, options.bits, options.settings).to(where)
     if options.finetune:
         with _timed("base", seconds):
             dataset = readable(dataset)
@@ -138,7 +159,9 @@ def train_model(
             f"the features of {wild.sum()} of {len(array)} images are not finite numbers: use "
             "other weights for the backbone, or leave these images out"
         )
-    features, labels = torch.from_numpy(array), torch.from_numpy(dataset.labels[rows])
+    labels = torch.from_numpy(dataset.labels[rows])
+    every = torch.from_numpy(array)
+    features, others = every[..., :dim], every[..., -dim:]  # for codes, for fine codes and words
 
     # Labels of the views.
     if options.labels == "images":
@@ -168,14 +191,14 @@ def train_model(
     fine: FineHash | None = None
     if options.fine:
         with _timed("fine codes", seconds):
-            fine = FineHash.fit(features.flatten(0, 1), options.fine, options.seed, progress)
+            fine = FineHash.fit(others.flatten(0, 1), options.fine, options.seed, progress)
 
     # Words.
     words: Words | None = None
     if fine is not None and supervised:
         with _timed("words", seconds):
             seed = options.seed
-            words = Words.of_labels(features, labels, dataset.classes, fine, seed, progress)
+            words = Words.of_labels(others, labels, dataset.classes, fine, seed, progress)
 
     # Model.
     model = MCHModel(

@@ -13,6 +13,7 @@ from mchindex.models.backbones.alexnet import AlexNet
 from mchindex.models.backbones.base import MIN_SIZE, Backbone
 from mchindex.models.backbones.efficientnet_lite0 import EfficientNetLite0
 from mchindex.models.backbones.small import SmallNet
+from mchindex.models.backbones.tuned import Trunk, Tuned
 from mchindex.models.backbones.wrapped import Wrapped
 from mchindex.models.registry import Registry
 from mchindex.models.saved import check_finite, read_tensors
@@ -23,6 +24,8 @@ __all__ = [
     "Backbone",
     "EfficientNetLite0",
     "SmallNet",
+    "Trunk",
+    "Tuned",
     "Wrapped",
     "create_backbone",
     "load_weights",

@@ -39,6 +39,12 @@ class Backbone(nn.Module):
             )
 
     @property
+    def code_dim(self) -> int:
+        """How many of the features, the first ones, codes are computed from. Fine codes and words
+        are computed from as many, the last ones."""
+        return self.dim
+
+    @property
     def identity(self) -> dict[str, Any]:
         """Everything that features depend on besides the weights."""
         return {"name": self.name, "size": self.size}
@@ -58,6 +64,13 @@ class Backbone(nn.Module):
         Raises NotImplementedError for a backbone without a feature map.
         """
         raise NotImplementedError(f"{self.name} has no feature map: use regions='crops'")
+
+    def parts(self) -> list[nn.Module]:
+        """The blocks that turn normalised pixels into the feature map, one after the other.
+
+        The last ones can be tuned, see `Tuned`. Empty for a backbone whose blocks are not known.
+        """
+        return []
 
     def forward(self, pixels: Tensor) -> Tensor:
         """(n, 3, size, size) -> (n, dim): the features of whole images."""

