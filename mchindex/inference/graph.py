@@ -35,7 +35,8 @@ LARGEST_GRAPH = 1 << 30  # bytes of an ONNX file
 LARGEST_FACTS = 1 << 16  # bytes of graph.json
 DEEPEST = 8  # levels of graphs within graphs
 AT_A_TIME = 16  # inputs in all passes of ONNX Runtime: each takes some 25 MB while it is computed
-PARTS = ("backbone", "int8", "hash", "policy")  # int8: the backbone in whole numbers
+# int8: the backbone in whole numbers; tuned: blocks that take a map from within the backbone
+PARTS = ("backbone", "int8", "tuned", "hash", "policy")
 SHARED = Path(__file__).parent / "graphs"  # backbones of the package, which models share
 INT8 = "efficientnet-lite0-int8.onnx"
 SHARED_NAMES = ("efficientnet-lite0.onnx", INT8)
@@ -55,6 +56,7 @@ class Facts:
     weights: str  # the SHA-256 of model.safetensors
     dim: int  # features per image
     files: dict[str, tuple[str, str]]  # by part: the name and the SHA-256
+    cut: str | None = None  # what the map that the tuned blocks take is called in the backbone
 
     @classmethod
     def read(cls, folder: Path) -> Facts | None:
@@ -72,7 +74,7 @@ class Facts:
             if version > FORMAT:
                 return None  # made by a newer mchindex; the weights still say all
             files = field_of(facts, "files", dict, where=GRAPH)
-            named = {}
+            named, cut = {}, None
             for part in PARTS:
                 if part in files:
                     file = field_of(files, part, dict, where=GRAPH)
@@ -80,14 +82,19 @@ class Facts:
                     if name != f"{part}.onnx" and name not in SHARED_NAMES:
                         raise ValueError(f"there is no graph called {reprlib.repr(name)}")
                     named[part] = name, field_of(file, "sha256", str, where=GRAPH)
+                    if part == "tuned":
+                        cut = field_of(file, "cut", str, where=GRAPH)
             if not {"backbone", "hash"} <= named.keys():
                 raise ValueError("a model has the graphs of a backbone and of hash layers")
+            if {"tuned", "int8"} <= named.keys():
+                raise ValueError("there are no tuned blocks in whole numbers")
             return cls(
                 field_of(facts, "model", str, where=GRAPH),
                 field_of(facts, "config", str, where=GRAPH),
                 field_of(facts, "weights", str, where=GRAPH),
                 field_of(facts, "dim", int, where=GRAPH),
                 named,
+                cut,
             )
         except ValueError as error:
             raise ModelError(f"{folder / GRAPH} is damaged: {error}") from error
@@ -96,6 +103,8 @@ class Facts:
         files = {
             part: {"name": name, "sha256": hash_} for part, (name, hash_) in self.files.items()
         }
+        if self.cut is not None:
+            files["tuned"]["cut"] = self.cut
         return {
             "format": FORMAT, "model": self.model, "config": self.config, "weights": self.weights,
             "dim": self.dim, "files": files,
@@ -239,6 +248,26 @@ def _check_tensor(tensor: memoryview) -> str | None:
 _WEIGHTS = WEIGHTS.encode()
 
 
+def _bytes_field(number: int, value: bytes) -> bytes:
+    return _encoded(number << 3 | 2) + _encoded(len(value)) + value
+
+
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def with_output(data: bytes, name: str) -> bytes:
+    """A graph that also gives one of the float tensors within it, as its last output."""
+    kind = _bytes_field(1, b"\x08\x01")  # a tensor of floats
+    output = _bytes_field(1, name.encode()) + _bytes_field(2, kind)
+    # A graph that is there twice is joined by the reader: the second one only has the new output.
+    return data + _bytes_field(7, _bytes_field(12, output))
+
+
 # Running a graph.
 
 
@@ -294,9 +323,19 @@ class GraphRunner:
 
     name = "onnx"
 
-    def __init__(self, read: Callable[[], bytes], crops: bool, device: str | None) -> None:
-        """`read` returns the bytes of the graph; `crops`: features are wanted, not maps."""
-        self._read, self._crops, self._device = read, crops, device
+    def __init__(
+        self,
+        read: Callable[[], bytes],
+        crops: bool,
+        device: str | None,
+        tuned: tuple[str, Callable[[], Any]] | None = None,
+    ) -> None:
+        """`read` returns the bytes of the graph; `crops`: features are wanted, not maps.
+
+        `tuned` is for a model with tuned blocks: the name of the map that they take, and what loads
+        their session. Their features come before those of the graph.
+        """
+        self._read, self._crops, self._device, self._tuned = read, crops, device, tuned
         self._session: Any = None
         self._loading = threading.Lock()
         self._inputs = Budget(AT_A_TIME)
@@ -304,17 +343,24 @@ class GraphRunner:
     def _loaded(self) -> Any:
         with self._loading:
             if self._session is None:
-                self._session = session(self._read(), providers=providers_of(self._device))
+                data = self._read()
+                if self._tuned is not None:
+                    data = with_output(data, self._tuned[0])
+                self._session = session(data, providers=providers_of(self._device))
             return self._session
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float32]:
         run = self._loaded().run
+        tail = None if self._tuned is None else self._tuned[1]()
         size = max(1, min(BATCH, AT_A_TIME // cores()))
         out = []
         for start in range(0, len(pixels), size):
             batch = np.ascontiguousarray(pixels[start : start + size])
             with self._inputs.held(len(batch)):
-                (found,) = run(None, {"pixels": batch})
+                maps = [*run(None, {"pixels": batch})]
+                if tail is not None:
+                    maps[1:] = tail.run(None, {"map": maps[1]})
+            found = np.concatenate(maps[::-1], 1)
             out.append(found.mean((2, 3)) if self._crops and found.ndim == 4 else found)
         return np.concatenate(out)
 

@@ -140,7 +140,7 @@ class GraphModel(Encoder):
     def _load_fine(self) -> FineArrays:
         assert self._config.fine is not None
         bits, cells, saved = self._config.fine
-        # Features of tuned blocks come first, and as many of the frozen ones after them.
+        # Of a model with tuned blocks, the second half of the features is that of the others.
         dim = self._facts.dim // 2 if self._config.tuned else self._facts.dim
         mean = self._weights.read("fine.mean", (dim,), np.float32)
         rotation = self._weights.read("fine.rotation", (dim, check_fine_bits(bits)), np.float32)
@@ -178,14 +178,16 @@ class GraphModel(Encoder):
 
         # Only CPUs run the int8 graph.
         part, device = ("int8", "cpu") if self.precision == "int8" else ("backbone", self._device)
-        runner = GraphRunner(read, self.mode == "crops", device)
+        cut = self._facts.cut
+        tuned = None if cut is None else (cut, lambda: self._session("tuned", device))
+        runner = GraphRunner(read, self.mode == "crops", device, tuned)
         return Extractor(runner, self.input_size, self._facts.dim, self.mode)
 
-    def _session(self, part: str) -> Any:
+    def _session(self, part: str, device: str | None = "cpu") -> Any:
         def load() -> Any:
             data = self._facts.read_part(self.folder, part)
             outside = {name: self._weights.read(name) for name in graph.check_graph(data)}
-            return graph.session(data, outside)
+            return graph.session(data, outside, graph.providers_of(device))
 
         return self._part(part, load)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -138,11 +139,15 @@ def exported(network: Network) -> bytes:
     return export(network, {"pixels": sample}, ["features"], "this backbone")
 
 
-def graph_runner(data: bytes, network: Network) -> GraphRunner:
-    """What runs a graph. Raises ValueError unless it gives the features that torch gives."""
+def graph_runner(
+    data: bytes, network: Network, tuned: tuple[str, Callable[[], Any]] | None = None
+) -> GraphRunner:
+    """What runs a graph. Raises ValueError unless it gives the features that torch gives.
+
+    `tuned` is for tuned blocks with a graph of their own, see `GraphRunner`."""
     size = network.backbone.size
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3, size, size), np.uint8)
-    run = GraphRunner(lambda: data, network.mode == "crops", "cpu")
+    run = GraphRunner(lambda: data, network.mode == "crops", "cpu", tuned)
     try:
         ours, theirs = run(pixels), _TorchRunner(network, _device(network))(pixels)
     except Exception as error:  # ONNX cannot express everything that a network may do

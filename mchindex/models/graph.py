@@ -25,8 +25,9 @@ from mchindex.inference.graph import (
     sha256,
 )
 from mchindex.inference.saved import WEIGHTS
-from mchindex.models.backbones import EfficientNetLite0
+from mchindex.models.backbones import EfficientNetLite0, Trunk, Tuned
 from mchindex.models.extract import Network, exported, graph_runner
+from mchindex.models.hashing import HashMethod
 from mchindex.models.onnx_export import export, fold_padding, shorten_weights
 from mchindex.models.policy import Policy
 from mchindex.regions import overlaps
@@ -41,13 +42,12 @@ AGREES = 0.999  # the least share of equal bits
 class HashLayers(nn.Module):
     """(n, dim) features -> the input of the last layer, and the numbers whose signs are codes."""
 
-    def __init__(self, model: MCHModel) -> None:
+    def __init__(self, method: HashMethod) -> None:
         super().__init__()
-        self.method = model.method
-        self.given, self.dim = model.backbone.dim, model.backbone.code_dim
+        self.method = method
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        f = self.method.features(features[:, : self.dim] if self.dim < self.given else features)
+        f = self.method.features(features)
         return f, self.method.last(f)
 
 
@@ -69,9 +69,8 @@ def write_graph(model: MCHModel, folder: Path) -> None:
     MissingExtraError if a package is missing; the folder then stays as it was.
     """
     tensors = model.tensors()
-    files = {"backbone": _backbone(model), "hash": ("hash.onnx", _hash(model, tensors))}
-    if files["backbone"][0] in SHARED_NAMES:
-        files["int8"] = INT8, read_file(SHARED / INT8)
+    files, cut = _backbone(model, tensors)
+    files["hash"] = "hash.onnx", _hash(model, tensors)
     if model.policy is not None:
         files["policy"] = "policy.onnx", _policy(model, tensors)
     for name, data in files.values():
@@ -83,6 +82,7 @@ def write_graph(model: MCHModel, folder: Path) -> None:
         sha256(read_file(folder / WEIGHTS)),
         model.backbone.dim,
         {part: (name, sha256(data)) for part, (name, data) in files.items()},
+        cut,
     )
     write_file(folder / GRAPH, json.dumps(facts.to_json(), indent=1) + "\n")
 
@@ -98,24 +98,67 @@ def shared_graph() -> bytes:
     return shorten_weights(fold_padding(data))
 
 
-def _backbone(model: MCHModel) -> tuple[str, bytes]:
-    """The file of the backbone's graph and its content: one that ships, if it is the same."""
+Files = dict[str, tuple[str, bytes]]  # by part: the name of the graph and its content
+
+
+def _backbone(model: MCHModel, tensors: Mapping[str, Tensor]) -> tuple[Files, str | None]:
+    """The graphs of the backbone, those that ship if they are the same. For tuned blocks with a
+    graph of their own, also what the map that they take is called in the backbone's."""
     network = Network(model.backbone, model.mode)
     shared = SHARED / SHARED_NAMES[0]
-    if model.pretrained and type(model.backbone) is EfficientNetLite0 and shared.is_file():
-        data = read_file(shared)
+    tuned = model.backbone if isinstance(model.backbone, Tuned) else None
+    plain = model.backbone if tuned is None else tuned.base
+    if model.pretrained and type(plain) is EfficientNetLite0 and shared.is_file():
+        whole = read_file(shared)
+        files = {"backbone": (shared.name, whole)}
         try:
-            graph_runner(data, network)
-            return shared.name, data
+            if tuned is None:
+                graph_runner(whole, network)
+                return files | {"int8": (INT8, read_file(SHARED / INT8))}, None
+            # The channels of the maps in whole numbers have other scales, which the blocks do not
+            # know: tuned models have floats only.
+            cut, data = _cut(whole, tuned), _tuned(tuned, tensors)
+            graph_runner(whole, network, (cut, lambda: session(data, _named(data, tensors))))
+            return files | {"tuned": ("tuned.onnx", data)}, cut
         except ValueError:  # of a size that it does not take
             pass
     data = exported(network)
     graph_runner(data, network)
-    return "backbone.onnx", data
+    return {"backbone": ("backbone.onnx", data)}, None
+
+
+def _cut(whole: bytes, tuned: Tuned) -> str:
+    """What the map before the tuned blocks is called in the graph that ships."""
+    import onnx
+
+    conv = f"/_blocks/_blocks.{len(tuned.base.parts()) - tuned.blocks}/_expand_conv/Conv_output_0"
+    made = {node.output[0]: node for node in onnx.load_from_string(whole).graph.node}
+    return str(made[conv].input[0])
+
+
+class _Tail(nn.Module):
+    """Tuned blocks, whose weights have the names that they have in a saved model."""
+
+    def __init__(self, tuned: Tuned) -> None:
+        super().__init__()
+        self.tuned = tuned.tail
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps: Tensor = self.tuned(x)
+        return maps
+
+
+def _tuned(tuned: Tuned, tensors: Mapping[str, Tensor]) -> bytes:
+    """The graph of tuned blocks: a map -> features."""
+    trunk = Trunk(tuned.base, tuned.blocks)
+    x = torch.zeros(2, trunk.dim, *trunk.cells, device=next(tuned.parameters()).device)
+    tail = _Tail(tuned).eval()
+    data = export(tail, {"map": x}, ["features"], "the tuned blocks", tensors, square=True)
+    return fold_padding(data)
 
 
 def _hash(model: MCHModel, tensors: Mapping[str, Tensor]) -> bytes:
-    layers = HashLayers(model)
+    layers = HashLayers(model.method)
     x = _sample(model)
     data = export(layers, {"features": x[:2]}, ["f", "z"], "this method", tensors)
     with torch.inference_mode():
@@ -131,7 +174,7 @@ def _policy(model: MCHModel, tensors: Mapping[str, Tensor]) -> bytes:
     assert model.policy is not None
     keep = Keep(model.policy)
     with torch.inference_mode():
-        f, b = model.method.states(_sample(model)[:, : model.backbone.code_dim])
+        f, b = model.method.states(_sample(model))
     half = len(f) // 2
     inputs = {"f": f[:half], "f_region": f[half:], "b": b[:half], "b_region": b[half:]}
     inputs = {name: x.clone() for name, x in inputs.items()}
@@ -157,14 +200,18 @@ def _sample(model: MCHModel) -> Tensor:
 def _outputs(
     data: bytes, inputs: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
 ) -> Sequence[NDArray[np.float32]]:
-    weights = {name: tensors[name].float().numpy() for name in check_graph(data)}
     try:
-        found: Sequence[NDArray[np.float32]] = session(data, weights).run(
+        found: Sequence[NDArray[np.float32]] = session(data, _named(data, tensors)).run(
             None, {name: x.cpu().numpy() for name, x in inputs.items()}
         )
     except Exception as error:
         raise ValueError(f"ONNX Runtime cannot run this model: {error}") from error
     return found
+
+
+def _named(data: bytes, tensors: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:
+    """The weights that a graph only names."""
+    return {name: tensors[name].float().numpy() for name in check_graph(data)}
 
 
 def _close(got: NDArray[np.float32], want: Tensor) -> bool:
@@ -185,7 +232,7 @@ class WholeModel(nn.Module):
         super().__init__()
         self.network = Network(model.backbone, model.mode)
         self.method, self.policy, self.fine = model.method, model.policy, model.fine
-        self.regions, self.dim = len(model.layout), model.backbone.code_dim
+        self.regions = len(model.layout)
         rows = columns = 1
         if model.mode == "pooled":
             with torch.inference_mode():
@@ -201,7 +248,7 @@ class WholeModel(nn.Module):
         else:
             features = self.network(pixels.flatten(0, 1)).unflatten(0, (-1, self.regions))
         features = features.half().float()  # as the index rounds them
-        f = self.method.features(features[..., : self.dim].flatten(0, 1))
+        f = self.method.features(features.flatten(0, 1))
         z = self.method.last(f)
         f, z = f.unflatten(0, (-1, self.regions)), z.unflatten(0, (-1, self.regions))
         nothing = 0 * z[..., 0]  # the tracer would write the number of rows into other zeros

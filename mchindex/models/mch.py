@@ -154,7 +154,6 @@ class MCHModel(Encoder):
     def _states(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The input of the method's last layer, and the signs that are the codes."""
         x = _finite(features, "the backbone's features").to(self.device, torch.float32)
-        x = x[..., : self.backbone.code_dim]
         f = _finite(self.method.features(x), "the method's features")
         return f, sign(_finite(self.method.last(f), "the method's output"))
 
@@ -316,7 +315,7 @@ class MCHModel(Encoder):
             backbone = Tuned(backbone, config.tuned)
             saved.load("tuned", backbone.tail, part("tuned"))
         _check_known(METHODS, config.method, config.plugins)
-        dim, bits = backbone.code_dim, check_bits(config.bits)
+        dim, bits = backbone.dim, check_bits(config.bits)
         method = saved.build(
             "method",
             lambda: create_method(config.method, dim, bits, config.settings),
@@ -330,7 +329,8 @@ class MCHModel(Encoder):
         if config.fine is not None:
             fine_bits, cells, fingerprint = config.fine
             check_cells(cells)
-            fine = saved.build("fine", lambda: FineHash(dim, fine_bits, cells), part("fine"))
+            fine_dim = backbone.fine_dim
+            fine = saved.build("fine", lambda: FineHash(fine_dim, fine_bits, cells), part("fine"))
             if fingerprint not in (None, fine.fingerprint):
                 raise ValueError("its fine hash differs from the one that was saved")
         words = None

@@ -130,8 +130,7 @@ def train_model(
                 checkpoints.finish("tuning", tuned.tail)
 
     # Base method and backbone together, if the backbone is fine-tuned.
-    dim = backbone.code_dim
-    method = create_method(options.method, dim, options.bits, options.settings).to(where)
+    method = create_method(options.method, backbone.dim, options.bits, options.settings).to(where)
     if options.finetune:
         with _timed("base", seconds):
             dataset = readable(dataset)
@@ -160,8 +159,8 @@ def train_model(
             "other weights for the backbone, or leave these images out"
         )
     labels = torch.from_numpy(dataset.labels[rows])
-    every = torch.from_numpy(array)
-    features, others = every[..., :dim], every[..., -dim:]  # for codes, for fine codes and words
+    features = torch.from_numpy(array)
+    others = features[..., -backbone.fine_dim :]  # for fine codes and words
 
     # Labels of the views.
     if options.labels == "images":

@@ -1,5 +1,6 @@
 """Tuning the last blocks of a backbone."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,15 @@ from PIL import ImageOps
 
 from helpers.toys import Memory, same, state_of
 from mchindex.datasets.scenes import scenes
-from mchindex.inference.model import load_model
-from mchindex.models import MCHModel
+from mchindex.errors import ModelError
+from mchindex.inference.graph import GRAPH
+from mchindex.inference.model import GraphModel, load_model
+from mchindex.models import MCHModel, create_method
 from mchindex.models.backbones import EfficientNetLite0, SmallNet, Trunk, Tuned, create_backbone
 from mchindex.models.backbones.tuned import folded
+from mchindex.models.fine import FineHash
 from mchindex.models.graph import export_whole
+from mchindex.models.views import Features
 from mchindex.regions import WHOLE
 from mchindex.training import TrainingOptions, train_model
 from mchindex.training.features import FeatureCache
@@ -73,7 +78,7 @@ def test_tuned_blocks_start_out_as_they_were(blocks: int) -> None:
         torch.testing.assert_close(second, wanted, rtol=0, atol=0)
         torch.testing.assert_close(first, wanted)
         torch.testing.assert_close(tuned.tail(trunk.feature_map(pixels())), wanted)
-    assert (tuned.dim, tuned.code_dim) == (2 * backbone.dim, backbone.dim)
+    assert (tuned.dim, tuned.fine_dim) == (2 * backbone.dim, backbone.dim)
     assert not any("norm" in type(part).__name__.lower() for part in tuned.tail.modules())
 
 
@@ -208,6 +213,39 @@ def test_the_graph_of_a_tuned_model(weights: str, tmp_path: Path) -> None:
     assert theirs[1] is not None
     np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-2, atol=1e-2)
     export_whole(model, tmp_path / "whole.onnx")
+
+
+@pytest.mark.parametrize("mode", ["pooled", "crops"])
+def test_tuned_blocks_of_the_backbone_that_ships(mode: Any, tmp_path: Path) -> None:
+    tuned = Tuned(create_backbone("efficientnet-lite0", 64, "pretrained"), 2)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in tuned.tail.parameters():
+            weight.mul_(1 + 0.05 * torch.randn_like(weight))
+    method = create_method("lsh", tuned.dim, 64)
+    method.fit(Features(torch.rand(40, 1, tuned.dim), torch.eye(40)[:, :2] > 0))
+    fine = FineHash.fit(torch.rand(80, tuned.fine_dim), 64)
+    model = MCHModel(tuned, method, None, mode=mode, pretrained=True, fine=fine)
+    model.save(tmp_path)
+    # The graph of the backbone is the one that ships, and only the tuned weights are saved.
+    assert not (tmp_path / "backbone.onnx").exists()
+    assert (tmp_path / "tuned.onnx").stat().st_size < 20_000
+    assert {name.split(".")[0] for name in model.tensors()} == {"method", "tuned", "fine"}
+    graph = load_model(tmp_path, device="cpu")
+    assert isinstance(graph, GraphModel)
+    images = [SCENES.images.image(i) for i in range(6)]
+    boxes = np.array([WHOLE, (0, 0, 0.5, 0.5)])
+    ours, theirs = graph.extractor(images, boxes), model.extractor(images, boxes)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=2e-3)
+    assert np.abs(ours[..., :1280] - ours[..., 1280:]).max() > 0.01
+    assert np.unpackbits(graph.codes_of(ours[:, 0]) ^ model.codes_of(theirs[:, 0])).mean() < 0.02
+    with pytest.raises(ModelError, match="no int8 graph"):
+        load_model(tmp_path, precision="int8")
+    facts = json.loads((tmp_path / GRAPH).read_text("utf-8"))
+    del facts["files"]["tuned"]["cut"]
+    (tmp_path / GRAPH).write_text(json.dumps(facts))
+    with pytest.raises(ModelError, match="'cut'"):
+        load_model(tmp_path)
 
 
 def test_crops_of_a_tuned_model(weights: str) -> None:

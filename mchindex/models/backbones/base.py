@@ -39,9 +39,8 @@ class Backbone(nn.Module):
             )
 
     @property
-    def code_dim(self) -> int:
-        """How many of the features, the first ones, codes are computed from. Fine codes and words
-        are computed from as many, the last ones."""
+    def fine_dim(self) -> int:
+        """How many of the features, the last ones, fine codes and words are computed from."""
         return self.dim
 
     @property

@@ -1,8 +1,9 @@
 """A backbone whose last blocks are there twice: as they were, and tuned to labels.
 
-Codes that are learnt from labels gain when the last blocks are trained, too; fine codes and words,
-which have to tell everything apart, do not. Both kinds of features come from one pass through the
-blocks before.
+Codes that are learnt from labels gain when the last blocks are trained, too, and gain more from
+both kinds of features than from the tuned ones alone. Fine codes and words, which have to tell
+everything apart, keep to the features as they were. All come from one pass through the blocks
+before.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Tuned(Backbone):
         self.tail = tail.requires_grad_(True)
 
     @property
-    def code_dim(self) -> int:
+    def fine_dim(self) -> int:
         return self.base.dim
 
     @property
