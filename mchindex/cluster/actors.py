@@ -21,7 +21,7 @@ from mchindex.cluster.lines import Lines
 from mchindex.cluster.manifest import Manifest
 from mchindex.cluster.shard import Shard, create
 from mchindex.cluster.shards import Opener, Shards, model_of
-from mchindex.errors import MissingExtraError, ShardUnavailableError, StaleKeysError, StoreError
+from mchindex.errors import MissingExtraError, ShardUnavailableError, StaleWriteError, StoreError
 
 NAMESPACE = "mchindex"
 TOGETHER = 16  # calls that an actor answers at the same time
@@ -229,7 +229,7 @@ class _Calls:
         self.answers: dict[int, Any] = {}
         self._pending: dict[Any, tuple[int, int]] = {}  # a call to the shard and the copy
         self._failures: dict[int, str] = {}
-        self._stale: dict[int, StaleKeysError] = {}
+        self._stale: dict[int, StaleWriteError] = {}
 
     def run(self, timeout: float, hedge: float, turn: int) -> dict[int, Any]:
         """Asks another copy of a shard, too, if one has not answered after `hedge` seconds: a call
@@ -269,7 +269,7 @@ class _Calls:
         try:
             self.answers[shard] = self._ray.get(call)
         except errors.RayTaskError as error:
-            if not isinstance(error.cause, StaleKeysError):
+            if not isinstance(error.cause, StaleWriteError):
                 raise error.cause from None
             self._stale[shard] = error.cause
         except errors.RayError as error:

@@ -99,7 +99,7 @@ class Lines:
         end = time.monotonic() + wait
         under_way: dict[socket.socket, Place] = {}
         for place, given in arguments.items():
-            if (line := self._take(place)) is None:
+            if (line := self._take(place, end)) is None:
                 continue
             try:
                 _send(line, (name, given), end)
@@ -129,8 +129,9 @@ class Lines:
             raise error
         return answers
 
-    def _take(self, place: Place) -> socket.socket | None:
-        """A connection that nobody uses, or a new one; None if there cannot be one now."""
+    def _take(self, place: Place, end: float) -> socket.socket | None:
+        """A connection that nobody uses, or a new one; None if there cannot be one now, or not
+        until a moment."""
         with self._lock:
             if idle := self._idle.get(place):
                 return idle.pop()
@@ -140,7 +141,8 @@ class Lines:
         if door is None:
             return None
         try:
-            line = socket.create_connection((door.host, door.port), PATIENCE)
+            wait = max(0.001, min(PATIENCE, end - time.monotonic()))
+            line = socket.create_connection((door.host, door.port), wait)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line.sendall(door.key)
         except OSError:
