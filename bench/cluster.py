@@ -23,18 +23,9 @@ import numpy as np
 from common import progress, record, write_json
 from mchindex.cluster import ClusterIndex
 from mchindex.index import MCHIndex
+from ray_nodes import Nodes
 
 BITS = 64
-
-
-def start(cores: int) -> str:
-    """Starts a Ray with this many cores; returns its address."""
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": cores, "include_dashboard": False}
-    nodes: Any = Cluster(initialize_head=True, head_node_args=head)
-    address: str = nodes.address
-    return address
 
 
 def search(images: int, shards: int, batch: int, rounds: int, address: str) -> dict[str, Any]:
@@ -173,10 +164,12 @@ def main() -> None:
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    address = start(options.cores)
-    if options.what == "search":
-        return search(options.images, options.shards, options.batch, options.rounds, address)
-    return add(options.pictures, options.most, address)
+    with Nodes(options.cores) as nodes:
+        if options.what == "search":
+            return search(
+                options.images, options.shards, options.batch, options.rounds, nodes.address
+            )
+        return add(options.pictures, options.most, nodes.address)
 
 
 if __name__ == "__main__":

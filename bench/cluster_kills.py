@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from common import progress, record, write_json
+from ray_nodes import Nodes
 
 GROUPS = 16  # codes that images share: a search for one finds a sixteenth of them
 BATCH, FILES = 40, 40
@@ -67,7 +68,6 @@ def drive(folder: str, address: str, journal: str, pictures: str) -> None:
 class Run:
     def __init__(self, folder: Path, seed: int) -> None:
         from PIL import Image
-        from ray.cluster_utils import Cluster
 
         from mchindex.cluster import ClusterIndex
 
@@ -79,10 +79,7 @@ class Run:
         for i in range(2 * FILES):
             pixels = np.random.default_rng(i).integers(0, 256, (32, 32, 3), np.uint8)
             Image.fromarray(pixels).resize((128, 128)).save(self._pictures / f"{i}.jpg")
-        self._nodes = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
-        )
-        self._workers = [self._nodes.add_node(num_cpus=2) for _ in range(2)]
+        self._nodes = Nodes(2, 2, 2)
         self.index = ClusterIndex.open(
             folder / "index", shards=2, replicas=1, address=self._nodes.address, timeout=60
         )
@@ -142,9 +139,8 @@ class Run:
             self._driver.wait()
             self.start_driver()
         elif target == "node":
-            place = self._random.randrange(len(self._workers))
-            self._nodes.remove_node(self._workers[place], allow_graceful=False)
-            self._workers[place] = self._nodes.add_node(num_cpus=2)
+            self._nodes.remove(self._random.choice(self._nodes.workers))
+            self._nodes.add(2)
         else:
             pids = self._pids(target)
             if not pids:
@@ -191,14 +187,11 @@ class Run:
         return {"images": len(ids), "reported": len(must)}
 
     def close(self) -> None:
-        import ray
-
         if self._driver is not None:
             self._driver.kill()
             self._driver.wait()
         self.index.close()
-        ray.shutdown()
-        self._nodes.shutdown()  # type: ignore[no-untyped-call]
+        self._nodes.close()
 
 
 def run(kills: int, seed: int, pause: float = 2.0) -> dict[str, Any]:
