@@ -30,6 +30,7 @@ from ray_nodes import Nodes
 
 GROUPS = 16  # codes that images share: a search for one finds a sixteenth of them
 BATCH, FILES = 40, 40
+PATIENCE = 300.0  # seconds that a shard may take on a busy machine
 MOST = 5000  # hits of a search; a group never has as many
 TARGETS = ("shard", "replica", "encoder", "node", "driver")
 
@@ -42,7 +43,7 @@ def drive(folder: str, address: str, journal: str, pictures: str) -> None:
     """Adds images until it is killed. `journal` gets a line before and after each `add`."""
     from mchindex.cluster import ClusterIndex
 
-    index = ClusterIndex.open(folder, address=address, wait=60, encoders=2, timeout=60)
+    index = ClusterIndex.open(folder, address=address, wait=PATIENCE, encoders=2, timeout=PATIENCE)
     files = sorted(map(str, Path(pictures).iterdir()))
     start = time.time_ns()
     with open(journal, "a") as notes:
@@ -81,7 +82,7 @@ class Run:
             Image.fromarray(pixels).resize((128, 128)).save(self._pictures / f"{i}.jpg")
         self._nodes = Nodes(2, 2, 2)
         self.index = ClusterIndex.open(
-            folder / "index", shards=2, replicas=1, address=self._nodes.address, timeout=60
+            folder / "index", shards=2, replicas=1, address=self._nodes.address, timeout=PATIENCE
         )
         self._driver: subprocess.Popen[bytes] | None = None
         self.searches = self.failed = 0

@@ -26,6 +26,7 @@ from mchindex.errors import MissingExtraError, ShardUnavailableError, StaleWrite
 NAMESPACE = "mchindex"
 TOGETHER = 16  # calls that an actor answers at the same time
 SHARE = 0.001  # of a resource that a shard needs: it says where to run, not how much to use
+STARTING = 240.0  # seconds more that Ray may take to start the first processes
 PAUSE = 0.05  # seconds before an actor that has failed is asked again
 HEDGE = 0.25  # seconds, besides four times the usual ones, after which a replica is asked, too
 
@@ -116,8 +117,12 @@ class ActorOpener(Opener):
             .remote(*given)
             for name, (function, *given) in calls.items()
         ]
+        needed = set(manifest.resources.values())
         try:
-            package.get(waiting, timeout=self._timeout)
+            package.wait(waiting, num_returns=len(waiting), timeout=self._timeout)
+            # The first process of a node may take long to start, if the node is there.
+            there = needed <= package.cluster_resources().keys()
+            package.get(waiting, timeout=STARTING if there else 0)
         except package.exceptions.RayTaskError as error:
             if "failed to import" in str(error.cause):
                 raise StoreError(
@@ -127,10 +132,9 @@ class ActorOpener(Opener):
                 ) from error
             raise error.cause from None
         except package.exceptions.GetTimeoutError:
-            needed = sorted(set(manifest.resources.values()))
             raise StoreError(
                 f"Ray did not start the shards in {self._timeout:g} s"
-                + (f": are there nodes with {', '.join(needed)}?" if needed else "")
+                + (f": are there nodes with {', '.join(sorted(needed))}?" if needed else "")
             ) from None
 
 
