@@ -4,10 +4,10 @@
 
 Two indexes of drawn codes are measured, as a shipped model makes them: some 64-bit codes and five
 fine codes of 256 bits per image. A straight line through the two says what any number of images
-needs on disk, in memory and of a core's time per query; the bytes that a query
-moves are those of the larger one. The lines are then compared with a larger cluster. Shards are
-opened in this process, one thread searches, and times are those of the processor, so that other work
-on the machine counts little.
+needs on disk, in memory and of a core's time per query; the bytes that a query moves are those of
+the larger one. The lines are then compared with a larger cluster. Shards are opened in this
+process, one thread searches, and times are those of the processor, so that other work on the
+machine counts little.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from common import progress, record, write_json
-from ray_nodes import Nodes
+from ray_nodes import Nodes, processes
 
 GROUPS = 16  # codes that images share: a search for one finds a sixteenth of them
 BATCH, FILES = 40, 40
@@ -151,20 +151,9 @@ class Run:
         return True
 
     def _pids(self, target: str) -> list[int]:
-        """The processes of actors, by the names that Ray gives them."""
-        wanted = "ray::Encoder" if target == "encoder" else "ray::Shard"
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    line = (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue
-                if line.startswith(wanted.encode()):
-                    found.append(int(entry.name))
-        if target == "encoder":
-            return found
-        # Those of this cluster: a pid is asked of each actor.
+        """The processes of actors of this cluster: others may run on this machine."""
+        if target == "encoder":  # which Ray gives a name
+            return [pid for pid in processes(self._nodes.folder) if _is_encoder(pid)]
         shards = self.index._store._shards
         own = []
         for i in range(2):
@@ -193,6 +182,13 @@ class Run:
             self._driver.wait()
         self.index.close()
         self._nodes.close()
+
+
+def _is_encoder(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Encoder")
+    except OSError:
+        return False
 
 
 def run(kills: int, seed: int, pause: float = 2.0) -> dict[str, Any]:

@@ -38,9 +38,9 @@ class Nodes:
 
     def __init__(self, *cores: int) -> None:
         """Starts one node for each number of cores."""
-        self._folder = tempfile.mkdtemp(prefix="mch-")  # short: the paths of sockets are limited
+        self.folder = tempfile.mkdtemp(prefix="mch-")  # short: the paths of sockets are limited
         self._before = {name: os.environ.get(name) for name in (*PATIENT, "RAY_TMPDIR")}
-        os.environ.update(PATIENT, RAY_TMPDIR=self._folder)
+        os.environ.update(PATIENT, RAY_TMPDIR=self.folder)
         try:
             from ray.cluster_utils import Cluster
 
@@ -83,8 +83,8 @@ class Nodes:
             ray.shutdown()
         with contextlib.suppress(Exception):
             self._cluster.shutdown()
-        end_processes(self._folder)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        end_processes(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -98,11 +98,16 @@ class Nodes:
         self.close()
 
 
+def processes(folder: str) -> list[int]:
+    """The processes of the Ray that has its files in a folder."""
+    wanted = f"RAY_TMPDIR={folder}".encode()
+    return [pid for pid in map(_number, Path("/proc").glob("[0-9]*")) if _has(pid, wanted)]
+
+
 def end_processes(folder: str) -> None:
     """Ends the processes of the Ray that has its files in a folder. The command `ray stop` would
     end those of all others, too."""
-    wanted = f"RAY_TMPDIR={folder}".encode()
-    while left := [pid for pid in map(_number, Path("/proc").glob("[0-9]*")) if _has(pid, wanted)]:
+    while left := processes(folder):
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -28,6 +28,7 @@ TOGETHER = 16  # calls that an actor answers at the same time
 SHARE = 0.001  # of a resource that a shard needs: it says where to run, not how much to use
 STARTING = 240.0  # seconds more that Ray may take to start the first processes
 PAUSE = 0.05  # seconds before an actor that has failed is asked again
+FIRST = 0.25  # seconds that a call is thought to take before there has been one
 HEDGE = 0.25  # seconds, besides four times the usual ones, after which a replica is asked, too
 
 
@@ -190,7 +191,7 @@ class _ActorShards(Shards):
     ) -> dict[int, Any]:
         self.check_current()
         copies = 1 if change else 1 + self.manifest.replicas
-        began, usual = time.monotonic(), self._usual.get(name, 1.0)
+        began, usual = time.monotonic(), self._usual.get(name, FIRST)
         hedge, turn = HEDGE + 4 * usual, next(self._turns)
         answers: dict[int, Any] = {}
         if not change:
@@ -202,7 +203,8 @@ class _ActorShards(Shards):
             calls = _Calls(self, self._ray, name, left, copies)
             calls.answers.update(answers)
             answers = calls.run(self._timeout, hedge, turn + 1)
-        self._usual[name] = 0.9 * usual + 0.1 * (time.monotonic() - began)
+        # One call that waited for the restart of an actor says little of the others.
+        self._usual[name] = 0.9 * usual + 0.1 * min(time.monotonic() - began, 2 * usual)
         return answers
 
     def send(self, shard: int, copy: int, name: str, arguments: Sequence[Any]) -> Any:
