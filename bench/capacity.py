@@ -33,7 +33,7 @@ from mchindex.index.ranking import Query
 from mchindex.regions import read_layout
 from mchindex.storage.records import Row, code_type
 
-BITS, FINE_BITS, CELLS, K = 64, 256, 256, 10
+BITS, FINE_BITS, CELLS, K = 64, 256, 4096, 10
 CODES = 1.6  # per image, mean
 LAYOUT = read_layout("corners", 0.5)
 REGIONS = len(LAYOUT.names)
