@@ -44,7 +44,7 @@ def cluster_block() -> str:
 def _searched(row: dict[str, Any]) -> list[str]:
     rate, single = row["queries_per_second"], row["milliseconds_per_single_query"]
     return [
-        KINDS[row["data"]], f"{rate['one']:,.0f}", f"{rate['cluster']:,.0f}",
+        KINDS[row.get("data", "small clusters")], f"{rate['one']:,.0f}", f"{rate['cluster']:,.0f}",
         f"{row['throughput_ratio']:.2f}", f"{single['one']:.2f} ms", f"{single['cluster']:.2f} ms",
     ]  # fmt: skip
 
