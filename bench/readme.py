@@ -29,7 +29,7 @@ from common import RESULTS, Cell
 from measurements import Row
 from paper.records import Record, from_json
 from paper.report import render
-from speed_blocks import precision_block, speed_block, start_block
+from speed_blocks import precision_block, serve_block, speed_block, start_block
 from verdicts import AUTO, RATIOS, is_auto, ks, measured, winner
 
 ROOT = Path(__file__).parents[1]
@@ -190,6 +190,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     FOLDER / "billion.md": {"billion": billion_block},
     FOLDER / "duplicates.md": {"duplicates": duplicates_block},
     FOLDER / "index.md": {"precision": precision_block, "start": start_block},
+    FOLDER / "serve.md": {"service": serve_block},
     FOLDER / "words.md": {"words": words_block},
 }
 

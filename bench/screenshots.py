@@ -23,6 +23,7 @@ IMAGES = 240
 SHAPES = [(640, 480), (640, 427), (480, 600), (640, 480), (560, 560)]
 CUT = 11  # the picture of which a part is searched with
 COPIED = (11,)
+CHOSEN = ((0.49, 0.25), (0.89, 0.85))  # corners of the part that is chosen in it
 
 
 def draw(folder: Path) -> None:
@@ -81,7 +82,13 @@ def main() -> None:
                 page = tab(browser, "dark")
                 page.goto(f"{served.url}#/image?id=drawn/landscape-{CUT:03d}.jpg")
                 page.wait_for_selector(".near .hit")
-                page.get_by_role("button", name="Choose a part").click()
+                frame = page.locator(".stage .frame").bounding_box()
+                assert frame is not None
+                for share, act in zip(CHOSEN, (page.mouse.down, page.mouse.up), strict=True):
+                    x, y = (frame[at] + frame[side] * part for at, side, part in
+                            zip("xy", ("width", "height"), share, strict=True))  # fmt: skip
+                    page.mouse.move(x, y, steps=4)
+                    act()
                 save(page, "page-image.webp")
 
 

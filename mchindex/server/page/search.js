@@ -130,7 +130,7 @@ function title({text, id, codes, region, like = []}) {
 function whatItTook({visited, took: {total_ms: ms}}) {
 	const buckets = visited.buckets ? `, in ${plural(visited.buckets, "bucket")} (groups of images with the same code)` : "";
 	const cut = visited.exact ? "" : " The search was cut short, so a better match may exist.";
-	return `Looked at ${count(visited.candidates)} of ${plural(visited.images, "image")}${buckets}. Took ${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms.${cut}`;
+	return `Looked at ${count(visited.candidates)} of ${plural(visited.images, "image")}${buckets}. Took ${count(ms < 10 ? Math.round(ms * 10) / 10 : Math.round(ms))} ms.${cut}`;
 }
 
 /** The picture that was searched with; a part of it can be chosen. */
