@@ -25,6 +25,7 @@ from answer_blocks import (
     words_block,
 )
 from billion_block import billion_block
+from cluster_blocks import billion_capacity_block, capacity_block, cluster_block, kills_block
 from common import RESULTS, Cell
 from measurements import Row
 from paper.records import Record, from_json
@@ -188,6 +189,11 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     },
     FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},
     FOLDER / "billion.md": {"billion": billion_block},
+    FOLDER / "cluster.md": {"cluster": cluster_block, "kills": kills_block},
+    FOLDER / "scaling.md": {
+        "capacity": capacity_block,
+        "billion-capacity": billion_capacity_block,
+    },
     FOLDER / "duplicates.md": {"duplicates": duplicates_block},
     FOLDER / "index.md": {"precision": precision_block, "start": start_block},
     FOLDER / "serve.md": {"service": serve_block},
