@@ -189,7 +189,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},
     FOLDER / "billion.md": {"billion": billion_block},
     FOLDER / "duplicates.md": {"duplicates": duplicates_block},
-    FOLDER / "index.md": {"precision": precision_block, "start": start_block},
+    FOLDER / "mchindex.md": {"precision": precision_block, "start": start_block},
     FOLDER / "words.md": {"words": words_block},
 }
 
