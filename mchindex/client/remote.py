@@ -32,15 +32,35 @@ AGAIN = (429, 503)  # the service has no time
 def connect(
     url: str, api_key: str | None = None, *, timeout: float = TIMEOUT, patience: float = PATIENCE
 ) -> RemoteIndex:
-    """The index that a service at `url` holds. `patience` is for how many seconds a request that
-    cannot be sent, or that the service has no time for, is sent again."""
+    """Connects to a service that `mch serve` runs.
+
+    Args:
+        url: Its address, such as "http://127.0.0.1:8000".
+        api_key: The key that the service asks for, if any.
+        timeout: How many seconds one request may take.
+        patience: For how many seconds a request that cannot be sent, or that the service has no
+            time for, is sent again.
+
+    Returns:
+        The index that the service holds. Close it, or use it in a `with` statement.
+    """
     return RemoteIndex(httpx.Client(**_options(url, api_key, timeout)), patience)
 
 
 def connect_async(
     url: str, api_key: str | None = None, *, timeout: float = TIMEOUT, patience: float = PATIENCE
 ) -> AsyncRemoteIndex:
-    """Like `connect`, with methods to await."""
+    """Like `connect`, with methods to await.
+
+    Args:
+        url: As for `connect`.
+        api_key: As for `connect`.
+        timeout: As for `connect`.
+        patience: As for `connect`.
+
+    Returns:
+        The index that the service holds.
+    """
     return AsyncRemoteIndex(httpx.AsyncClient(**_options(url, api_key, timeout)), patience)
 
 

@@ -16,21 +16,22 @@ def docs_page(schema: dict[str, Any]) -> str:
         found: dict[str, Any] = parts[name] if name else one
         return found
 
-    def kind(one: dict[str, Any]) -> str:
-        """What a value may be, in a few words."""
-        if "$ref" in one:
-            return str(one["$ref"].rpartition("/")[2])
-        if several := one.get("anyOf"):
-            return " or ".join(dict.fromkeys(kind(part) for part in several))
-        if "enum" in one:
-            return ", ".join(map(str, one["enum"]))
-        if one.get("type") == "array":
-            return f"array of {kind(one.get('items', {}))}"
-        text = str(one.get("type", "anything"))
-        default = one.get("default")
-        return text if default is None else f"{text}, by default {default}"
-
     own = templates("mchindex.server")
     own.filters |= {"resolved": resolved, "kind": kind}
     keys = "securitySchemes" in schema["components"]
     return own.get_template("docs.html").render(schema=schema, keys=keys)
+
+
+def kind(one: dict[str, Any]) -> str:
+    """What a value may be, in a few words."""
+    if "$ref" in one:
+        return str(one["$ref"].rpartition("/")[2])
+    if several := one.get("anyOf"):
+        return " or ".join(dict.fromkeys(kind(part) for part in several))
+    if "enum" in one:
+        return ", ".join(map(str, one["enum"]))
+    if one.get("type") == "array":
+        return f"array of {kind(one.get('items', {}))}"
+    text = str(one.get("type", "anything"))
+    default = one.get("default")
+    return text if default is None else f"{text}, by default {default}"
