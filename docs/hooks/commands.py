@@ -79,8 +79,5 @@ def _row(one: Any, context: typer.Context) -> str:
     if one.envvar:
         notes.append(f"or `${one.envvar}`")
     about += f" ({'; '.join(notes)})" if notes else ""
-    return f"| `{_cell(names)}` | {_cell(about)} |"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    about = " ".join(about.split()).replace("|", "\\|")
+    return f"| `{names}` | {about} |"

@@ -10,6 +10,7 @@ from typing import Any
 from griffe import Docstring, Extension, Object
 
 ENGINE = "mchindex._core"
+OPTIONS = {"returns_multiple_items": False, "returns_named_value": False}  # as in mkdocs.yml
 SIGNATURE = re.compile(r"^\w+\(.*\) -> .*\n+")  # pybind11's, above what we wrote
 
 
@@ -22,4 +23,4 @@ class EngineDocstrings(Extension):
             found = getattr(found, name, None)
         text = SIGNATURE.sub("", getattr(found, "__doc__", None) or "")
         if text:
-            obj.docstring = Docstring(inspect.cleandoc(text), parent=obj)
+            obj.docstring = Docstring(inspect.cleandoc(text), parent=obj, parser="google", parser_options=OPTIONS)

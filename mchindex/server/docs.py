@@ -34,4 +34,4 @@ def kind(one: dict[str, Any]) -> str:
         return f"array of {kind(one.get('items', {}))}"
     text = str(one.get("type", "anything"))
     default = one.get("default")
-    return text if default is None else f"{text}, by default {default}"
+    return text if default in (None, "") else f"{text}, by default {default}"
