@@ -38,7 +38,7 @@ check: $(VENV)/installed $(VENV)/test $(VENV)/train $(VENV)/bench $(VENV)/dev
 # The documentation site, in site/. The build fails if a link or an anchor leads nowhere, or if a page loads anything
 # from another host.
 docs: $(VENV)/installed $(VENV)/docs $(VENV)/train
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .

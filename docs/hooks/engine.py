@@ -23,4 +23,6 @@ class EngineDocstrings(Extension):
             found = getattr(found, name, None)
         text = SIGNATURE.sub("", getattr(found, "__doc__", None) or "")
         if text:
-            obj.docstring = Docstring(inspect.cleandoc(text), parent=obj, parser="google", parser_options=OPTIONS)
+            obj.docstring = Docstring(
+                inspect.cleandoc(text), parent=obj, parser="google", parser_options=OPTIONS
+            )

@@ -198,6 +198,14 @@ class ClusterIndex(MCHIndex):
         }  # fmt: skip
 
     def backup(self, path: str | os.PathLike[str]) -> None:
+        """Refuses: back up each shard, an ordinary index, while nothing is added.
+
+        Args:
+            path: Not used.
+
+        Raises:
+            StoreError: Always.
+        """
         raise StoreError(
             f"{self.path} is a cluster: back up each of its shards, an ordinary index, while "
             "nothing is added"

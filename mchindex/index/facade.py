@@ -80,10 +80,10 @@ class Stored:
     id: Id
     path: str | None
     metadata: dict[str, Any]
-    size: tuple[int, int] | None  # width and height
-    regions: tuple[str, ...]  # that have a code
-    boxes: tuple[PixelBox | None, ...]  # of these regions
-    keep: NDArray[np.float32]  # the probability with which each was kept
+    size: tuple[int, int] | None
+    regions: tuple[str, ...]
+    boxes: tuple[PixelBox | None, ...]
+    keep: NDArray[np.float32]
     codes: NDArray[np.uint8]
 
 
