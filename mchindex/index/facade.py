@@ -539,7 +539,7 @@ class MCHIndex:
             KeyError: `id` is not in the index.
             UnknownWordError: `text` holds a word that the model does not know.
             NoFineCodesError: The rank needs fine codes, and images have none.
-            ModelMismatchError: The model that filled the index is not at hand.
+            ModelMismatchError: The model is not the one that filled the index.
         """
         if [query is None, id is None, text is None, like is None].count(False) != 1:
             raise TypeError(
