@@ -9,6 +9,7 @@ const char* const kBuildDoc =
     "Build a table in a file from more codes than fit into memory. Open it with load().\n\n"
     "An existing file is replaced when the new one is complete.\n\n"
     "Args:\n"
+    "    path: The file.\n"
     "    chunks: An iterable of (ids, codes) or (ids, codes, regions), arrays as add() takes them.\n"
     "    bits: Bits per code: a multiple of 8 from 8 to 256.\n"
     "    layout: \"wide\" (64 bits only): small and fast for very many codes; \"plain\": that of add();\n"
