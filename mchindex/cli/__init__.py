@@ -63,9 +63,9 @@ def _mch(
       mch train --data photos --bits 32 --out model
       mch COMMAND --help
 
-    The index is [bold]photos.mch[/] in the current folder unless $MCH_INDEX or
-    --index names another. [bold]mch --install-completion[/] makes the shell
-    complete commands, options and model names.
+    The index is [bold]photos.mch[/] in the current folder unless $MCH_INDEX or --index names
+    another. [bold]mch --install-completion[/] makes the shell complete commands, options
+    and model names.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)

@@ -117,8 +117,7 @@ def add(
 ) -> int:
     """Add images to an index. Unchanged images are skipped.
 
-    What has been stored survives Ctrl-C and crashes: run the same command again
-    to continue.
+    What has been stored survives Ctrl-C and crashes: run the same command again to continue.
     Exit code 1: some images could not be read; all others are in the index.
 
     Examples:

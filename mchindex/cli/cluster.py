@@ -65,8 +65,7 @@ def create(
 ) -> None:
     """Create a cluster. Ray must be running: see docs/cluster.md.
 
-    All other commands take the folder of a cluster as they take that of an
-    index.
+    All other commands take the folder of a cluster as they take that of an index.
 
     Examples:
       mch cluster create photos.cluster
@@ -98,8 +97,7 @@ def rebalance(
 ) -> None:
     """Move the images of a cluster to another number of shards.
 
-    Searches go on meanwhile; adding waits. To continue after an interruption,
-    run it again.
+    Searches go on meanwhile; adding waits. To continue after an interruption, run it again.
 
     Examples:
       mch cluster rebalance --index photos.cluster --shards 8

@@ -80,10 +80,10 @@ def demo(
 ) -> None:
     """Compare one hash code per image with several, and write a page about it.
 
-    Draws pictures, trains a small model on them, stores them in two indexes
-    (one code per image, and several) and measures both. This takes a few
-    minutes on two cores and downloads nothing. An interrupted demo resumes when
-    it is run again; a complete one only writes its page again.
+    Draws pictures, trains a small model on them, stores them in two indexes (one code per
+    image, and several) and measures both. This takes a few minutes on two cores and
+    downloads nothing. An interrupted demo resumes when it is run again; a complete one
+    only writes its page again.
 
     Examples:
       mch demo --serve

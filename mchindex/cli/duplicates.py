@@ -72,10 +72,9 @@ def duplicates(
 ) -> int:
     """Find images of the same picture.
 
-    Each group names the image to keep: the one with the most pixels, then the
-    largest file, then the oldest. No file is touched unless --move-to or
-    --delete is given. Exit code 1: there are no duplicates, or some files could
-    not be moved or deleted.
+    Each group names the image to keep: the one with the most pixels, then the largest file, then
+    the oldest. No file is touched unless --move-to or --delete is given. Exit code 1: there are no
+    duplicates, or some files could not be moved or deleted.
 
     Examples:
       mch duplicates --out duplicates.html

@@ -79,13 +79,11 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a data set with queries and a database.
 
-    The data set may be new to the model, with other classes. Four ways to
-    choose the codes of an image are compared: [bold]base[/] (only the code of
-    the whole image), [bold]MCH[/] (the regions that the policy keeps),
-    [bold]random keeping[/] (random regions, as many codes as MCH) and
-    [bold]all regions[/]. Their keys in JSON are base, mch, random_keep and
-    keep_all. A model trained with --no-agent has no policy: only base and all
-    regions apply.
+    The data set may be new to the model, with other classes. Four ways to choose the codes
+    of an image are compared: [bold]base[/] (only the code of the whole image), [bold]MCH[/]
+    (the regions that the policy keeps), [bold]random keeping[/] (random regions, as many
+    codes as MCH) and [bold]all regions[/]. Their keys in JSON are base, mch, random_keep and
+    keep_all. A model trained with --no-agent has no policy: only base and all regions apply.
 
     Examples:
       mch eval model --data photos

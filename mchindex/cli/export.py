@@ -36,9 +36,8 @@ def export(
 ) -> int:
     """Write an index to a file of JSON lines: records, metadata and codes, not the pictures.
 
-    If the index is damaged, what can be read is written. Exit code 1: something
-    was lost. --overwrite writes through a link; it never replaces a folder, a
-    device or a pipe.
+    If the index is damaged, what can be read is written. Exit code 1: something was lost.
+    --overwrite writes through a link; it never replaces a folder, a device or a pipe.
 
     Examples:
       mch export backup.jsonl.gz

@@ -32,8 +32,7 @@ def import_(
 ) -> int:
     """Import an exported file into a new or existing index, replacing images that are there.
 
-    Nothing is written unless the file is complete and comes from the same
-    model.
+    Nothing is written unless the file is complete and comes from the same model.
     Exit code 1: with --partial, some of the file could not be imported.
 
     Examples:

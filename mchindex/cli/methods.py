@@ -18,8 +18,7 @@ def methods(
 ) -> None:
     """List base methods and backbones, and the settings that [bold]mch train --set[/] changes.
 
-    Registered methods and backbones are listed as well. The values shown are
-    the defaults.
+    Registered methods and backbones are listed as well. The values shown are the defaults.
 
     Examples:
       mch methods

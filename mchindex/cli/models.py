@@ -37,9 +37,8 @@ def models(
 ) -> None:
     """List the models that ship with mchindex, your own, and those in the current folder.
 
-    Your own models are in $MCH_MODELS, by default
-    ~/.local/share/mchindex/models; commands find them by name. Models elsewhere
-    are given by their folder.
+    Your own models are in $MCH_MODELS, by default ~/.local/share/mchindex/models; commands
+    find them by name. Models elsewhere are given by their folder.
 
     Examples:
       mch models

@@ -31,8 +31,7 @@ def remove(
 ) -> int:
     """Remove images from an index. Their files stay.
 
-    To remove images whose files no longer exist, run [bold]mch add FOLDER
-    --prune[/].
+    To remove images whose files no longer exist, run [bold]mch add FOLDER --prune[/].
     Exit code 1: none of them was in the index.
 
     Examples:

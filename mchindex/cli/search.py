@@ -148,8 +148,8 @@ def search(
 ) -> int:
     """Find the images nearest to an image, or those that show what a word names.
 
-    Each hit reports its score from 0 to 1, its distance and the region that
-    matched. Exit code 1: nothing was found.
+    Each hit reports its score from 0 to 1, its distance and the region that matched. Exit code 1:
+    nothing was found.
 
     Examples:
       mch search dog.jpg

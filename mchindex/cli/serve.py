@@ -115,8 +115,8 @@ def serve(
 ) -> None:
     """Serve an index: a page for people at /, and an HTTP API for applications.
 
-    It listens on this machine only. For another address, a key is needed, which
-    callers send in the header api-key or as a bearer token. Ctrl-C stops it.
+    It listens on this machine only. For another address, a key is needed, which callers send
+    in the header api-key or as a bearer token. Ctrl-C stops it.
 
     Examples:
       mch serve --open

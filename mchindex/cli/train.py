@@ -189,9 +189,8 @@ def train(
 ) -> None:
     """Train a model on labelled images and evaluate it.
 
-    The base method learns hash codes; then an agent learns which regions of an
-    image deserve a code of their own. Continue an interrupted run with
-    [bold]--resume[/].
+    The base method learns hash codes; then an agent learns which regions of an image
+    deserve a code of their own. Continue an interrupted run with [bold]--resume[/].
 
     Examples:
       mch train --data scenes:4000 --backbone small --bits 32 --out model

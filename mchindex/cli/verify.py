@@ -12,9 +12,8 @@ from mchindex.cli.options import INDEX_PATH, AsJson, Index, Wait, check_index
 def verify(index: Index = INDEX_PATH, wait: Wait = 10.0, as_json: AsJson = False) -> int:
     """Check an index for damage: its records, codes, snapshot and model.
 
-    Everything is read and nothing is changed. Exit code 1: there are problems.
-    To rescue what can still be read of a damaged index, run [bold]mch
-    export[/].
+    Everything is read and nothing is changed. Exit code 1: there are problems. To rescue what
+    can still be read of a damaged index, run [bold]mch export[/].
 
     Examples:
       mch verify
