@@ -153,3 +153,18 @@ def speed_block() -> str:
     ]
     head = [f"| {start['machine']['cpu']} | | measured by |", "|---|---|---|"]
     return "\n".join([*head, *rows]) + "\n"
+
+
+def size_block() -> str:
+    """What was measured of large indexes and tables."""
+    answers = read_record("answers.json", "bench/answers.py")
+    best = next(r for r in answers["speed"]["many"] if r["label"] == "ours, best")
+    large = read_record("billion.json", "bench/billion.py")
+    text = (
+        f"An index of {answers['settings']['many']:,} images takes {best['bytes_per_image']:.0f} "
+        f"bytes of memory per image, and a search {1000 / best['cpu_qps']:.1f} ms on one thread "
+        f"(`python bench/answers.py`). A table of codes alone was built and searched with "
+        f"{large['settings']['n'] / 1e6:,.0f} million codes (`python bench/billion.py`, "
+        "[billion.md](billion.md))."
+    )
+    return fill(text, 120, break_on_hyphens=False) + "\n"
