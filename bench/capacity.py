@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from common import progress, record, write_json
 from kinds import Codes, clustered, flip
 from mchindex.cluster import ClusterIndex
 from mchindex.cluster.manifest import Manifest, shard_names
+from mchindex.cluster.wire import encode
 from mchindex.index.identity import FineIdentity, Identity
 from mchindex.index.ranking import Query
 from mchindex.regions import read_layout
@@ -96,7 +96,7 @@ def counting(index: ClusterIndex, moved: list[int]) -> Iterator[None]:
     ) -> dict[int, Any]:
         answers: dict[int, Any] = ask(name, arguments, change=change)
         several = [(name, given) for given in arguments.values()]
-        moved.append(sum(len(pickle.dumps(x, 5)) for x in [*several, *answers.values()]))
+        moved.append(sum(len(encode(x)) for x in [*several, *answers.values()]))
         return answers
 
     with mock.patch.object(shards, "ask", counted):

@@ -30,7 +30,7 @@ from common import RESULTS, Cell
 from measurements import Row
 from paper.records import Record, from_json
 from paper.report import render
-from speed_blocks import precision_block, speed_block, start_block
+from speed_blocks import precision_block, serve_block, size_block, speed_block, start_block
 from verdicts import AUTO, RATIOS, is_auto, ks, measured, winner
 
 ROOT = Path(__file__).parents[1]
@@ -195,7 +195,10 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
         "billion-capacity": billion_capacity_block,
     },
     FOLDER / "duplicates.md": {"duplicates": duplicates_block},
-    FOLDER / "index.md": {"precision": precision_block, "start": start_block},
+    FOLDER / "mchindex.md": {"precision": precision_block, "start": start_block},
+    FOLDER / "operations.md": {"size": size_block},
+    FOLDER / "questions.md": {"size": size_block},
+    FOLDER / "serve.md": {"service": serve_block},
     FOLDER / "words.md": {"words": words_block},
 }
 

@@ -2,7 +2,7 @@
 
 An actor has a name, outlives the process that made it, and is restarted when it dies; it then opens
 its index again. Calls are repeated here and not by Ray, which would wait for the same actor: a
-search can go on with a replica. Every method of `Shard` may be called again.
+search can continue with a replica. Every method of `Shard` may be called again.
 """
 
 from __future__ import annotations
