@@ -6,6 +6,7 @@ from textwrap import fill
 from typing import Any
 
 from answer_blocks import read_record
+from billion_block import size_in_words
 from common import RESULTS
 
 
@@ -127,7 +128,7 @@ def speed_block() -> str:
     images, many, codes = (
         start["settings"]["images"],
         answers["settings"]["many"],
-        large["settings"]["n"] / 1e6,
+        size_in_words(large["settings"]["n"]),
     )
     rows = [
         f"| add JPEG files of {size} pixels | {row['images_per_cpu_second']:.0f} per second of CPU "
@@ -146,9 +147,24 @@ def speed_block() -> str:
         f"{service['by id, searches per second']:,.0f} per second | `bench/serve.py` |",
         f"| search {many:,} images by codes, one thread | {1000 / best['cpu_qps']:.1f} ms of CPU "
         "time | `bench/answers.py` |",
-        f"| find the 10 nearest of {codes:,.0f} million 64-bit codes, exactly, one thread | "
+        f"| find the 10 nearest of {codes} 64-bit codes, exactly, one thread | "
         f"{steps['search']['median_ms']:.1f} ms (FAISS's scan: "
         f"{steps['flat']['extrapolated_ms']:,.0f} ms, extrapolated) | `bench/billion.py` |",
     ]
     head = [f"| {start['machine']['cpu']} | | measured by |", "|---|---|---|"]
     return "\n".join([*head, *rows]) + "\n"
+
+
+def size_block() -> str:
+    """What was measured of large indexes and tables."""
+    answers = read_record("answers.json", "bench/answers.py")
+    best = next(r for r in answers["speed"]["many"] if r["label"] == "ours, best")
+    large = read_record("billion.json", "bench/billion.py")
+    text = (
+        f"An index of {answers['settings']['many']:,} images takes {best['bytes_per_image']:.0f} "
+        f"bytes of memory per image, and a search {1000 / best['cpu_qps']:.1f} ms on one thread "
+        f"(`python bench/answers.py`). A table of codes alone was built and searched with "
+        f"{large['settings']['n'] / 1e6:,.0f} million codes (`python bench/billion.py`, "
+        "[billion.md](billion.md))."
+    )
+    return fill(text, 120, break_on_hyphens=False) + "\n"

@@ -23,7 +23,7 @@ def docs_page(schema: dict[str, Any], address: str) -> str:
         return found
 
     own = templates("mchindex.server")
-    own.filters |= {"resolved": resolved, "kind": _kind, "parameter": _parameter}
+    own.filters |= {"resolved": resolved, "kind": kind, "parameter": _parameter}
     calls = [
         (method, path, item[method])
         for path, item in schema["paths"].items()
@@ -56,17 +56,17 @@ def _name(one: dict[str, Any]) -> str:
     return str(one["$ref"].rpartition("/")[2])
 
 
-def _kind(one: dict[str, Any]) -> str:
+def kind(one: dict[str, Any]) -> str:
     """What a value may be, in a few words."""
     if "$ref" in one:
         return _name(one)
     if several := one.get("anyOf"):
-        kinds = [_kind(part) for part in several if part.get("type") != "null"]
+        kinds = [kind(part) for part in several if part.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
     if "enum" in one:
         return ", ".join(map(str, one["enum"]))
     if one.get("type") == "array":
-        return f"array of {_kind(one.get('items', {}))}"
+        return f"array of {kind(one.get('items', {}))}"
     text = "file" if one.get("format") == "binary" else str(one.get("type", "anything"))
     default = one.get("default")
     return text if default in (None, "") else f"{text}, by default {str(default).lower()}"
