@@ -84,9 +84,11 @@ def main() -> None:
                 page.wait_for_selector(".near .hit")
                 frame = page.locator(".stage .frame").bounding_box()
                 assert frame is not None
-                for share, act in zip(CHOSEN, (page.mouse.down, page.mouse.up), strict=True):
-                    x, y = (frame[at] + frame[side] * part for at, side, part in
-                            zip("xy", ("width", "height"), share, strict=True))  # fmt: skip
+                for (across, down), act in zip(
+                    CHOSEN, (page.mouse.down, page.mouse.up), strict=True
+                ):
+                    x = frame["x"] + across * frame["width"]
+                    y = frame["y"] + down * frame["height"]
                     page.mouse.move(x, y, steps=4)
                     act()
                 save(page, "page-image.webp")

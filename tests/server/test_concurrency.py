@@ -25,10 +25,10 @@ from helpers.hostile import png
 from helpers.service import PICTURES, Service, draw, running
 from mchindex.index.queries import Queries
 from mchindex.index.ranking import Query
+from mchindex.inference.extract import BATCH
 from mchindex.inference.threads import cores
 from mchindex.server.batching import Batcher
 from mchindex.server.problems import ProblemError
-from mchindex.server.searches import BATCH
 
 ROOT = Path(mchindex.__file__).parents[1]
 
