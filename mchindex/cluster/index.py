@@ -37,7 +37,7 @@ from mchindex.storage.lock import WriterLock, checked_wait
 from mchindex.storage.store import Store
 
 SHARDS = 2  # of a new cluster
-TIMEOUT = 30.0  # seconds in which a shard must answer
+TIMEOUT = 60.0  # seconds in which a shard must answer
 
 
 class ClusterIndex(MCHIndex):

@@ -101,7 +101,7 @@ class Lines:
         under_way: dict[socket.socket, Place] = {}
         messages: dict[int, bytes] = {}  # shards often get the same arguments
         for place, given in arguments.items():
-            if (line := self._take(place)) is None:
+            if (line := self._take(place, end)) is None:
                 continue
             if (message := messages.get(id(given))) is None:
                 message = messages[id(given)] = encode((name, tuple(given)))
@@ -133,8 +133,9 @@ class Lines:
             raise error
         return answers
 
-    def _take(self, place: Place) -> socket.socket | None:
-        """A connection that nobody uses, or a new one; None if there cannot be one now."""
+    def _take(self, place: Place, end: float) -> socket.socket | None:
+        """A connection that nobody uses, or a new one; None if there cannot be one now, or not
+        until a moment."""
         with self._lock:
             if idle := self._idle.get(place):
                 return idle.pop()
@@ -144,7 +145,8 @@ class Lines:
         if door is None:
             return None
         try:
-            line = socket.create_connection((door.host, door.port), PATIENCE)
+            wait = max(0.001, min(PATIENCE, end - time.monotonic()))
+            line = socket.create_connection((door.host, door.port), wait)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line.sendall(door.key)
         except OSError:
