@@ -24,12 +24,12 @@ REFUSED = re.compile(r"\b(A?GPL|Affero|(?<!Lesser )General Public|SSPL|BUSL|Comm
 def licence(package: Distribution) -> str:
     """What the package says, in the first of the fields that says anything."""
     about = package.metadata
-    if found := about.get("License-Expression"):
-        return str(found)
+    if found := (about.get_all("License-Expression") or []):
+        return str(found[0])
     marks = [c for c in about.get_all("Classifier", []) if c.startswith("License ::")]
     if marks:
         return ", ".join(mark.rpartition(" :: ")[2] for mark in marks)
-    lines = str(about.get("License") or "").strip().splitlines()
+    lines = "".join(about.get_all("License") or []).strip().splitlines()
     return lines[0] if lines else "none stated"
 
 
