@@ -25,11 +25,12 @@ from answer_blocks import (
     words_block,
 )
 from billion_block import billion_block
+from cluster_blocks import billion_capacity_block, capacity_block, cluster_block, kills_block
 from common import RESULTS, Cell
 from measurements import Row
 from paper.records import Record, from_json
 from paper.report import render
-from speed_blocks import precision_block, speed_block, start_block
+from speed_blocks import precision_block, serve_block, size_block, speed_block, start_block
 from verdicts import AUTO, RATIOS, is_auto, ks, measured, winner
 
 ROOT = Path(__file__).parents[1]
@@ -188,8 +189,16 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     },
     FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},
     FOLDER / "billion.md": {"billion": billion_block},
+    FOLDER / "cluster.md": {"cluster": cluster_block, "kills": kills_block},
+    FOLDER / "scaling.md": {
+        "capacity": capacity_block,
+        "billion-capacity": billion_capacity_block,
+    },
     FOLDER / "duplicates.md": {"duplicates": duplicates_block},
-    FOLDER / "index.md": {"precision": precision_block, "start": start_block},
+    FOLDER / "mchindex.md": {"precision": precision_block, "start": start_block},
+    FOLDER / "operations.md": {"size": size_block},
+    FOLDER / "questions.md": {"size": size_block},
+    FOLDER / "serve.md": {"service": serve_block},
     FOLDER / "words.md": {"words": words_block},
 }
 
