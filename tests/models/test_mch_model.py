@@ -526,7 +526,7 @@ def test_a_config_that_is_none(copy: Path, text: str) -> None:
         MCHModel.load(copy)
 
 
-@pytest.mark.parametrize("version", [3, 99])
+@pytest.mark.parametrize("version", [4, 99])
 def test_a_model_of_a_newer_program(copy: Path, version: object) -> None:
     edit(copy, lambda config: config.update(format=version))
     with pytest.raises(ModelError, match=f"written by a newer mchindex .format {version}."):
