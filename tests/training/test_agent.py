@@ -31,6 +31,8 @@ from mchindex.training.agent import (
 )
 
 QUICK = AgentSettings(
+    reward="loss",
+    folds=0,
     steps=120,
     batch=64,
     lr=1e-2,
