@@ -237,7 +237,8 @@ def _train_agent(
         base, others = base_of_others(method, data, rows)
         stage = f"fold-{number}"
         if not checkpoints.finished(stage, base):
-            _fit(base, others, options, progress, checkpoints.under_way(stage))
+            step = _as_stage(f"fold {number + 1}", progress)
+            _fit(base, others, options, step, checkpoints.under_way(stage))
             checkpoints.finish(stage, base)
         folds.append((base.eval(), rows))
     if settings.folds and not folds:
@@ -246,6 +247,11 @@ def _train_agent(
     policy, curve = train_agent(method, data, settings, options.seed, progress, state, folds)
     _check_converged(policy=policy)
     return policy, curve
+
+
+def _as_stage(name: str, progress: Progress) -> Progress:
+    """Progress whose steps belong to another stage."""
+    return lambda step: progress(replace(step, stage=name))
 
 
 def _fit(

@@ -1,6 +1,8 @@
 """The agent: rewards by a slow loop, gradients by expectation, policies for toy problems."""
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from mchindex.models.deep import DeepHash
 from mchindex.models.hashing import Checkpoint
 from mchindex.models.policy import DISCARD, KEEP
 from mchindex.models.views import Features, Views, pair_weights
-from mchindex.progress import Progress, silent
+from mchindex.progress import Progress, Step, silent
 from mchindex.training.agent import (
     FEWEST,
     PAPER,
@@ -32,6 +34,9 @@ from mchindex.training.agent import (
     scaled,
     train_agent,
 )
+from mchindex.training.checkpoints import Checkpoints
+from mchindex.training.options import TrainingOptions
+from mchindex.training.run import _train_agent
 
 QUICK = AgentSettings(
     reward="loss",
@@ -553,3 +558,33 @@ def test_an_agent_of_folds_keeps_what_raises_the_reward_on_validation_images() -
     assert got == pytest.approx(max(totals), rel=1e-4)
     there = torch.from_numpy(two)[rows]
     assert (keep[there, 1] >= 0.5).float().mean() > 0.9 > 0.1 > (keep[:, 2] >= 0.5).float().mean()
+
+
+def test_base_methods_of_folds_that_are_trained_are_not_trained_again(tmp_path: Path) -> None:
+    data, _ = two_things(2 * FEWEST)
+    options = TrainingOptions(
+        "hashnet",
+        16,
+        settings={"hidden": 0, "epochs": 2},
+        agent_settings={"steps": 20, "every": 10, "width": 8},
+    )
+    method = create_method("hashnet", data.dim, 16, options.settings)
+    method.fit(data)
+    want, curve = _train_agent(method, data, options, silent, Checkpoints(None))
+    assert want.reads == "backbone"
+    for stop in ("fold 2", "agent"):
+        seen: list[str] = []
+
+        def watch(step: Step, seen: list[str] = seen, stop: str = "") -> None:
+            seen.append(step.stage)
+            if step.stage == stop:
+                raise InterruptedError
+
+        checkpoints = Checkpoints(tmp_path / stop)
+        with pytest.raises(InterruptedError):
+            _train_agent(method, data, options, partial(watch, stop=stop), checkpoints)
+        got, again = _train_agent(method, data, options, watch, checkpoints)
+        assert seen.count("fold 1") == 2  # epochs
+        assert (seen.count("fold 2") == 2) == (stop == "agent")
+        assert again == curve
+        assert same(state_of(got), state_of(want))
