@@ -311,8 +311,6 @@ def train_agent(
     validation, training = order[:held].to(device), order[held:].to(device)
     if not len(training):
         raise ValueError("the agent needs at least two training images")
-    # A region with its image's code has no reward: with folds, the agent learns from the others.
-    pairs = (reward[training] != 0).nonzero() if folds else None
     with seeded(seed, device):
         reads: Reads = "backbone" if folds else "method"
         features = experience.f.shape[1]
@@ -334,7 +332,8 @@ def train_agent(
             policy.train()
             size = min(settings.every, settings.steps - block)
             for _ in range(size):
-                rows, crop = _drawn(pairs, training, reward.shape[1], settings.batch)
+                rows = training[torch.randint(len(training), (settings.batch,))]
+                crop = torch.randint(reward.shape[1], (settings.batch,), device=device)
                 probabilities = policy(_state(policy, experience, rows, crop))
                 loss = policy_loss(probabilities, reward[rows, crop], settings.estimator)
                 check_loss(float(loss.detach()), "agent")
@@ -366,15 +365,6 @@ def train_agent(
     if folds:
         policy.move_threshold(_threshold(policy, experience, experience.reward, validation))
     return policy.eval(), curve
-
-
-def _drawn(pairs: Tensor | None, training: Tensor, crops: int, count: int) -> tuple[Tensor, Tensor]:
-    """Rows and crops drawn at random, from pairs of places in `training` and crops if given."""
-    if pairs is not None and len(pairs):
-        place, crop = pairs[torch.randint(len(pairs), (count,))].unbind(1)
-        return training[place], crop
-    rows = training[torch.randint(len(training), (count,))]
-    return rows, torch.randint(crops, (count,), device=training.device)
 
 
 def _experience(

@@ -2,7 +2,8 @@
 
 Each training image asks once. The value of an image's distance to the query is how much mean
 average precision (mAP) and mean F1 within the query's bucket (H=0) change if one more image is at
-that distance, similar or dissimilar. Average precision is taken as if images at equal distances
+that distance, similar or dissimilar. F1 counts a third: it rises with nearly every code that is
+kept, and mAP falls if too many are. Average precision is taken as if images at equal distances
 were in random order: the precision at a distance is that in the middle of its images.
 """
 
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from mchindex.models.hashing import distances
 from mchindex.models.views import similar
+
+BUCKET = 1 / 3  # weight of F1 within the query's bucket, where that of average precision is 1
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,8 @@ def place_values(found: Counts) -> Tensor:
     """(queries, 2 * (bits + 1)): the value of a dissimilar image at each distance, then of a
     similar one.
 
-    A query's values are parts of the sum over queries of average precision and F1: the figures of
-    all queries change by about the sum of the values of the places that images move to, less those
-    of the places that they leave.
+    If images move, average precision and F1 change by about the sum of the values of the places
+    that they move to, less those of the places that they leave.
     """
     near, middle = found.similar.cumsum(1), found.similar / 2
     relevant = near[:, -1:].clamp(min=1)
@@ -62,6 +64,6 @@ def place_values(found: Counts) -> Tensor:
     bad = -behind(found.similar * precision / shown) / relevant
     hits, size = found.similar[:, :1], found.all[:, :1] + relevant
     f1 = 2 * hits / size
-    good[:, :1] += 2 * (hits + 1) / (size + 1) - f1
-    bad[:, :1] += 2 * hits / (size + 1) - f1
+    good[:, :1] += BUCKET * (2 * (hits + 1) / (size + 1) - f1)
+    bad[:, :1] += BUCKET * (2 * hits / (size + 1) - f1)
     return torch.cat([bad, good], 1).float()

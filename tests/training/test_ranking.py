@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from helpers.toys import hamming, random_labels, random_signs
-from mchindex.training.ranking import Counts, counts, place_values
+from mchindex.training.ranking import BUCKET, Counts, counts, place_values
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def test_values_are_the_slopes_of_average_precision_and_the_changes_of_f1() -> N
                 )
                 want = (after - before) / tiny
                 moved = similar[q] + good * more, images[q] + more
-                want += f1(*moved, relevant) - f1(similar[q], images[q], relevant)
+                want += BUCKET * (f1(*moved, relevant) - f1(similar[q], images[q], relevant))
                 np.testing.assert_allclose(values[q, 9 * good + d], want, rtol=1e-4, atol=1e-6)
     assert (values[:, 9:] >= 0).all()  # a similar image never harms
     assert (values[:, :9] <= 0).all()
