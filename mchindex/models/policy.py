@@ -3,8 +3,9 @@
 The state of a region is [f(x); f(x*); b; b*], for the whole image and the region. Five fully
 connected layers turn it into the probabilities of two actions, 0 = discard and 1 = keep. f and b
 are the inputs of the hash layer and the codes, as in the paper. A policy that reads the backbone
-takes its features for f, and in place of the codes the share of the bits in which they differ: such
-states mean the same for every base method, so a policy can learn from one and choose for another.
+takes the principal components of its features for f, and in place of the codes the share of the
+bits in which they differ: such states mean the same for every base method, so a policy can learn
+from one and choose for another.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ DISCARD, KEEP = 0, 1
 LAYERS = 5
 Reads = Literal["method", "backbone"]
 READS: tuple[Reads, ...] = ("method", "backbone")
+COMPONENTS = 64  # principal components of the backbone's features: with all, a policy learns noise
 
 
 class Policy(nn.Module):
     """A network from states to the probabilities of discarding and keeping a region."""
 
-    mean: Tensor
-    std: Tensor
+    mean: Tensor  # of the features
+    std: Tensor  # of the features, if the policy reads the method
+    basis: Tensor  # (features, components), if it reads the backbone
 
     def __init__(
         self,
@@ -42,9 +45,14 @@ class Policy(nn.Module):
             raise ValueError(f"a policy reads the {' or the '.join(READS)}, not {reads!r}")
         self.width, self.reads = check_units("width", width), reads
         self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("std", torch.ones(features))
+        if reads == "method":
+            inputs = 2 * (features + bits)
+            self.register_buffer("std", torch.ones(features))
+        else:
+            components = min(COMPONENTS, features)
+            inputs = 2 * components + 1
+            self.register_buffer("basis", torch.eye(features, components))
         layers: list[nn.Module] = []
-        inputs = 2 * features + (2 * bits if reads == "method" else 1)
         for before, after in pairwise([inputs] + [width] * (LAYERS - 1)):
             layers += [nn.Linear(before, after), nn.BatchNorm1d(after), nn.ReLU()]
             layers += [nn.Dropout(dropout)]
@@ -57,8 +65,16 @@ class Policy(nn.Module):
         return {"width": self.width, **reads}
 
     def fit_scale(self, features: Tensor) -> None:
-        """Sets the scale by which features are normalised, from those of whole images."""
+        """Sets the scale by which features are normalised, or their components, from whole images
+        and, for components, regions."""
         self.mean.copy_(features.mean(0))
+        if self.reads == "backbone":
+            centred = features - self.mean
+            values, vectors = torch.linalg.eigh(centred.mT @ centred / len(features))
+            count = self.basis.shape[1]
+            scale = values[-count:].clamp(min=0).sqrt().mean().clamp(min=1e-6)
+            self.basis.copy_(vectors[:, -count:].flip(1) / scale)
+            return
         self.std.copy_(features.std(0, correction=0).clamp(min=1e-3 + 0.1 * float(features.std())))
 
     @torch.no_grad()
@@ -71,9 +87,11 @@ class Policy(nn.Module):
 
     def state(self, f: Tensor, f_region: Tensor, b: Tensor, b_region: Tensor) -> Tensor:
         """(n, features) twice and (n, bits) twice -> the input of the first layer."""
+        if self.reads == "backbone":
+            components = [(x - self.mean) @ self.basis for x in (f, f_region)]
+            return torch.cat([*components, _difference(b, b_region)], dim=1)
         scaled = [(x - self.mean) / self.std for x in (f, f_region)]
-        codes = [b, b_region] if self.reads == "method" else [_difference(b, b_region)]
-        return torch.cat([*scaled, *codes], dim=1)
+        return torch.cat([*scaled, b, b_region], dim=1)
 
     def forward(self, state: Tensor) -> Tensor:
         """The probabilities of the two actions, (n, 2)."""
@@ -86,5 +104,5 @@ class Policy(nn.Module):
 
 
 def _difference(b: Tensor, b_region: Tensor) -> Tensor:
-    """(n, 1): in which share of the bits two codes differ, times 8 to weigh as much as features."""
+    """(n, 1): in which share of the bits two codes differ, times 8 to weigh as much as the rest."""
     return 4 - 4 * (b * b_region).mean(1, keepdim=True)

@@ -19,14 +19,14 @@ from torch.nn import functional as F  # noqa: N812
 
 from mchindex.models.deep import check_loss, rise_and_fall
 from mchindex.models.hashing import Checkpoint, HashMethod, check_units, distances
-from mchindex.models.policy import KEEP, Policy, Reads
+from mchindex.models.policy import DISCARD, KEEP, Policy, Reads
 from mchindex.models.seeds import seeded
 from mchindex.models.settings import Settings
 from mchindex.models.views import Features, Views, pair_weights, similar
 from mchindex.progress import Progress, Step, silent
 from mchindex.training.ranking import counts, place_values
 
-Estimator = Literal["exact", "reinforce"]
+Estimator = Literal["exact", "reinforce", "value"]
 Optimiser = Literal["adamw", "sgd"]
 Reward = Literal["ranking", "loss"]
 
@@ -35,7 +35,8 @@ FEWEST = 200  # images per fold
 
 @dataclass(frozen=True)
 class AgentSettings(Settings):
-    """The agent's settings, with tuned defaults. `PAPER` has those of the paper."""
+    """The agent's settings, with tuned defaults. `LOSS` has those for rewards that are the loss's,
+    and `PAPER` those of the paper."""
 
     # "ranking": by how much a code improves the results; "loss": by how much it lowers the base
     # method's loss, as in the paper.
@@ -43,18 +44,20 @@ class AgentSettings(Settings):
     # Parts of the training images; the rewards of a part come from a base method that was trained
     # on the others. 0: the rewards come from the base method itself, as in the paper.
     folds: int = 2
-    estimator: Estimator = "exact"
-    steps: int = 600
+    # "value": the logarithm of the odds of keeping is fitted to the reward, so that regions are
+    # ordered by the reward to expect; "exact" and "reinforce": the expected reward is maximised.
+    estimator: Estimator = "value"
+    steps: int = 300
     batch: int = 256
     optimiser: Optimiser = "adamw"
     lr: float = 1e-3  # with adamw the highest learning rate; with sgd a constant one
     weight_decay: float = 1e-3
-    width: int = 256
+    width: int = 128
     dropout: float = 0.5
     # "std": rewards are divided by their standard deviation; "sum": they are not, as in the paper.
     scale: Literal["std", "sum"] = "std"
     # Power of the rewards' absolute values: below 1, a few large rewards count for less.
-    power: float = 0.5
+    power: float = 1.0
     # Added to each reward. The base method has learnt its training images by heart, so a region
     # helps less there than it will for new images.
     bonus: float = 0.0
@@ -81,6 +84,7 @@ class AgentSettings(Settings):
 PAPER = AgentSettings(
     reward="loss",
     folds=0,
+    width=256,
     estimator="reinforce",
     steps=100,
     batch=256,
@@ -93,22 +97,26 @@ PAPER = AgentSettings(
     every=10,
 )
 
-# By method; chosen on validation parts of training sets.
-TUNED: dict[str, dict[str, Any]] = {}
-
-# If the rewards are the loss's, from the base method itself; chosen likewise.
-TUNED_LOSS: dict[str, dict[str, Any]] = {
+# If the rewards are the loss's. These and the following were chosen on validation parts of training
+# sets.
+LOSS: dict[str, Any] = {
+    "reward": "loss",
+    "folds": 0,
+    "estimator": "exact",
+    "steps": 600,
+    "width": 256,
+    "power": 0.5,
+}
+LOSS_BY_METHOD: dict[str, dict[str, Any]] = {
     "ksh": {"bonus": 0.1},
     "hashnet": {"bonus": 0.3},
     "mmhh": {"bonus": 0.03},
 }
-
-
 # A backbone trained from scratch knows less: only its safer regions are worth keeping.
-SCRATCH: dict[str, Any] = {"reward": "loss", "folds": 0, "bonus": 0.0, "dissimilar": 3.0}
+SCRATCH: dict[str, Any] = LOSS | {"bonus": 0.0, "dissimilar": 3.0}
 # Guessed labels find only some of the similar pairs. The rewards then rank regions well enough, but
 # their sign does not say whether a region is worth its code.
-GUESSED: dict[str, Any] = {"reward": "loss", "folds": 0, "worth": 0.3}
+GUESSED: dict[str, Any] = LOSS | {"worth": 0.3}
 
 
 def agent_settings(
@@ -122,8 +130,9 @@ def agent_settings(
     `scratch`: the backbone was trained from scratch; `guessed`: labels are guessed.
     """
     changes = changes or {}
-    by_method = TUNED_LOSS if changes.get("reward") == "loss" else TUNED
-    tuned = GUESSED if guessed else SCRATCH if scratch else by_method.get(method, {})
+    tuned: dict[str, Any] = GUESSED if guessed else SCRATCH if scratch else {}
+    if not tuned and changes.get("reward") == "loss":
+        tuned = LOSS | LOSS_BY_METHOD.get(method, {})
     if "bonus" in changes and "worth" not in changes:
         tuned = {name: value for name, value in tuned.items() if name != "worth"}
     return AgentSettings().updated(tuned).updated(changes)
@@ -277,10 +286,14 @@ def scaled(reward: Tensor, settings: AgentSettings) -> Tensor:
 
 
 def policy_loss(probabilities: Tensor, reward: Tensor, estimator: Estimator) -> Tensor:
-    """The loss to minimise: the negative expected reward, or REINFORCE's estimate of it.
+    """The loss to minimise: the negative expected reward, or REINFORCE's estimate of it, or the
+    squared error of the reward that is read from the odds of keeping.
 
     An episode has one step and discarding has reward 0, so the expected reward is π(keep) R.
     """
+    if estimator == "value":
+        odds = probabilities.clamp(min=1e-12).log()
+        return F.mse_loss(odds[:, KEEP] - odds[:, DISCARD], reward)
     if estimator == "exact":
         return -(probabilities[:, KEEP] * reward).mean()
     action = torch.multinomial(probabilities.detach(), 1)
@@ -311,11 +324,14 @@ def train_agent(
     validation, training = order[:held].to(device), order[held:].to(device)
     if not len(training):
         raise ValueError("the agent needs at least two training images")
+    # A region with its image's code has no reward: with folds, the agent learns from the others.
+    pairs = (reward[training] != 0).nonzero() if folds else None
+    validate, score = (_ranked, "order") if folds else (_validate, "validation_reward")
     with seeded(seed, device):
         reads: Reads = "backbone" if folds else "method"
         features = experience.f.shape[1]
         policy = Policy(features, method.bits, settings.width, settings.dropout, reads)
-        policy.to(device).fit_scale(experience.f)
+        policy.to(device).fit_scale(_scaling(experience) if folds else experience.f)
         optimiser, schedule = _optimiser(policy, settings)
         curve: list[dict[str, float]] = []
         best: dict[str, Tensor] = {}
@@ -332,8 +348,7 @@ def train_agent(
             policy.train()
             size = min(settings.every, settings.steps - block)
             for _ in range(size):
-                rows = training[torch.randint(len(training), (settings.batch,))]
-                crop = torch.randint(reward.shape[1], (settings.batch,), device=device)
+                rows, crop = _drawn(pairs, training, reward.shape[1], settings.batch)
                 probabilities = policy(_state(policy, experience, rows, crop))
                 loss = policy_loss(probabilities, reward[rows, crop], settings.estimator)
                 check_loss(float(loss.detach()), "agent")
@@ -343,11 +358,11 @@ def train_agent(
                 schedule.step()
                 got = (probabilities[:, KEEP].detach() * reward[rows, crop]).mean()
                 gained += float(got) / size
-            point = _validate(policy, experience, reward, validation)
+            point = validate(policy, experience, reward, validation)
             point = {"step": block + size, "train_reward": gained, **point}
             gained = 0.0
             curve.append(point)
-            if point["validation_reward"] >= max(p["validation_reward"] for p in curve):
+            if point[score] >= max(p[score] for p in curve):
                 best = {k: v.detach().clone() for k, v in policy.state_dict().items()}
             if checkpoint:
                 checkpoint.save(
@@ -365,6 +380,20 @@ def train_agent(
     if folds:
         policy.move_threshold(_threshold(policy, experience, experience.reward, validation))
     return policy.eval(), curve
+
+
+def _drawn(pairs: Tensor | None, training: Tensor, crops: int, count: int) -> tuple[Tensor, Tensor]:
+    """Rows and crops drawn at random, from pairs of places in `training` and crops if given."""
+    if pairs is not None and len(pairs):
+        place, crop = pairs[torch.randint(len(pairs), (count,))].unbind(1)
+        return training[place], crop
+    rows = training[torch.randint(len(training), (count,))]
+    return rows, torch.randint(crops, (count,), device=training.device)
+
+
+def _scaling(e: Experience) -> Tensor:
+    """Features of as many regions as whole images."""
+    return torch.cat([e.f, e.f_region[:, 0].float()])
 
 
 def _experience(
@@ -418,6 +447,22 @@ def _validate(policy: Policy, e: Experience, reward: Tensor, rows: Tensor) -> di
         "validation_reward": float((kept * reward[rows]).mean()),
         "kept": float(kept.float().mean()),
         "best_possible": float(F.relu(reward[rows]).mean()),
+    }
+
+
+def _ranked(policy: Policy, e: Experience, reward: Tensor, rows: Tensor) -> dict[str, float]:
+    """The mean reward with the best threshold, and `order`: that of the most probable regions, as a
+    mean over all numbers of them up to one half. It says how well regions are ordered."""
+    keep, gained = _keep(policy, e, rows).flatten(), reward[rows].flatten()
+    some = gained != 0
+    order = keep[some].argsort(descending=True)
+    total = gained[some][order].double().cumsum(0) / max(1, len(gained))
+    best = max(0.0, float(total.max())) if len(total) else 0.0
+    return {
+        "validation_reward": best,
+        "kept": float(total.argmax() + 1) / len(gained) if best else 0.0,
+        "best_possible": float(F.relu(gained).mean()),
+        "order": float(total[: max(1, len(total) // 2)].mean()) if len(total) else 0.0,
     }
 
 

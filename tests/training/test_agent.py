@@ -39,6 +39,7 @@ from mchindex.training.options import TrainingOptions
 from mchindex.training.run import _train_agent
 
 QUICK = AgentSettings(
+    estimator="exact",
     reward="loss",
     folds=0,
     steps=120,
