@@ -9,7 +9,7 @@ SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py
 # Pytest runs files of tests side by side.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test slow check format sanitize sanitize-all bench wheel clean
+.PHONY: demo test slow check docs format sanitize sanitize-all bench wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed $(VENV)/plot $(VENV)/train
@@ -31,6 +31,14 @@ check: $(VENV)/installed $(VENV)/test $(VENV)/train $(VENV)/bench $(VENV)/dev
 	$(BIN)/stubtest mchindex._core --mypy-config-file pyproject.toml --allowlist tests/stubtest.allow
 	$(BIN)/python bench/readme.py --check
 	$(BIN)/python bench/hits.py --check
+	$(BIN)/python bench/pictures.py --check
+	$(BIN)/python tests/spelling.py
+	$(BIN)/python tests/licences.py
+
+# The documentation site, in site/. The build fails if a link or an anchor leads nowhere, or if a page loads anything
+# from another host.
+docs: $(VENV)/installed $(VENV)/docs $(VENV)/train
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
@@ -58,7 +66,7 @@ wheel: $(VENV)/dev
 	rm dist/*-linux_*.whl
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist site
 
 $(VENV)/python:
 	@command -v c++ >/dev/null || { apt-get update -qq && apt-get install -y -qq g++; }
@@ -76,7 +84,7 @@ $(VENV)/installed: $(VENV)/python $(SOURCES)
 	$(PIP) $(PACKAGE)
 	touch $@
 
-$(VENV)/test $(VENV)/train $(VENV)/bench $(VENV)/dev $(VENV)/plot: $(VENV)/python pyproject.toml
+$(VENV)/test $(VENV)/train $(VENV)/bench $(VENV)/dev $(VENV)/docs $(VENV)/plot: $(VENV)/python pyproject.toml
 	$(BIN)/python -c "import tomllib; print('\n'.join(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(notdir $@)']))" > $@.txt
 	$(PIP) -r $@.txt
 	touch $@

@@ -9,7 +9,7 @@ from answer_blocks import read_record
 GB = 1e9
 
 
-def _size(n: int) -> str:
+def size_in_words(n: int) -> str:
     return f"{n / 1e9:g} billion" if n >= 1e9 else f"{n / 1e6:,g} million"
 
 
@@ -18,9 +18,11 @@ def billion_block() -> str:
     rows: dict[str, Any] = {row["step"]: row for row in record["rows"]}
     n, machine = record["settings"]["n"], record["machine"]
     build, search, flat, check = (rows[step] for step in ("build", "search", "flat", "check"))
-    extrapolated = f", extrapolated from {_size(flat['codes'])}" if flat["codes"] < n else ""
+    extrapolated = (
+        f", extrapolated from {size_in_words(flat['codes'])}" if flat["codes"] < n else ""
+    )
     lines = [
-        f"{_size(n)} {record['settings']['data']} 64-bit codes,",
+        f"{size_in_words(n)} {record['settings']['data']} 64-bit codes,",
         f"{machine['cpu']}, {machine['cores']} cores,",
         f"{int(machine['memory'].split()[0]) / 1e6:.0f} GB of memory:",
         "",
@@ -39,4 +41,9 @@ def billion_block() -> str:
         f"| times as fast as that scan | {search['to_flat']:,.0f} |",
         f"| answers that a scan of all codes confirms | {check['same']} of {check['answers']} |",
     ]
+    if machine["load"] > 2 * machine["cores"]:
+        lines += [
+            "",
+            "Other programs kept the machine busy, so times are longer than they would be alone.",
+        ]
     return "\n".join(lines) + "\n"

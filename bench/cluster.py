@@ -3,9 +3,10 @@
     python bench/cluster.py search --out bench/results/cluster_search.json
     python bench/cluster.py add --pictures FOLDER --out bench/results/cluster_add.json
 
-`search`: images by codes in one index and in shards; batches of queries, and single queries. The
-two take turns, and the figures are medians. `add`: the same pictures, added to both; memory is that
-of the driver and of the largest encoder.
+`search`: images by codes in one index and in shards, for each kind of data (see kinds.py; the
+`small clusters` are of 20 codes); batches of queries, and single queries. The two take turns, and
+the figures are medians. `add`: the same pictures, added to both in turns, `--block` at a time;
+memory is that of the driver and of the largest encoder.
 """
 
 from __future__ import annotations
@@ -21,30 +22,31 @@ from typing import Any
 import numpy as np
 
 from common import progress, record, write_json
+from kinds import KINDS, Codes, flip
 from mchindex.cluster import ClusterIndex
 from mchindex.index import MCHIndex
+from ray_nodes import Nodes
 
 BITS = 64
+SMALL = "small clusters"
 
 
-def start(cores: int) -> str:
-    """Starts a Ray with this many cores; returns its address."""
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": cores, "include_dashboard": False}
-    nodes: Any = Cluster(initialize_head=True, head_node_args=head)
-    address: str = nodes.address
-    return address
-
-
-def search(images: int, shards: int, batch: int, rounds: int, address: str) -> dict[str, Any]:
+def drawn(kind: str, images: int, queries: int) -> tuple[Codes, Codes]:
+    """Codes to store, and others to look for."""
     rng = np.random.default_rng(0)
+    if kind != SMALL:
+        return KINDS[kind](rng, images, queries, BITS)
     centres = rng.integers(0, 256, (images // 20, BITS // 8), np.uint8)
-    flips = np.packbits(rng.random((images, BITS)) < 0.03, axis=1)
-    codes = centres[rng.integers(0, len(centres), images)] ^ flips
-    queries = codes[rng.integers(0, images, (rounds, batch))] ^ np.packbits(
-        rng.random((rounds, batch, BITS)) < 0.03, axis=2
-    )
+    codes = centres[rng.integers(0, len(centres), images + queries)]
+    flip(rng, codes)
+    return codes[:images], codes[images:]
+
+
+def search(
+    kind: str, images: int, shards: int, batch: int, rounds: int, address: str
+) -> dict[str, Any]:
+    codes, asked = drawn(kind, images, rounds * batch)
+    queries = asked.reshape(rounds, batch, BITS // 8)
     with tempfile.TemporaryDirectory() as folder:
         one = MCHIndex.open(Path(folder, "one.mch"), bits=BITS)
         many = ClusterIndex.open(
@@ -72,7 +74,7 @@ def search(images: int, shards: int, batch: int, rounds: int, address: str) -> d
         many.close()
         one.close()
     return {
-        "images": images, "shards": shards, "batch": batch,
+        "data": kind, "images": images, "shards": shards, "batch": batch,
         "add_seconds": took,
         "queries_per_second": {n: batch / median[f"{n} batch"] for n in took},
         "throughput_ratio": median["one batch"] / median["cluster batch"],
@@ -80,26 +82,29 @@ def search(images: int, shards: int, batch: int, rounds: int, address: str) -> d
     }  # fmt: skip
 
 
-def add(pictures: Path, most: int, address: str) -> dict[str, Any]:
+def add(pictures: Path, most: int, block: int, cores: int, address: str) -> dict[str, Any]:
     files = sorted(path for path in pictures.rglob("*") if path.suffix in (".jpg", ".png"))[:most]
-    rates: dict[str, float] = {}
+    took = {"one": 0.0, "cluster": 0.0}
+    memory = _Memory()
     with tempfile.TemporaryDirectory() as folder:
-        many = ClusterIndex.open(Path(folder, "many"), address=address)
+        many = ClusterIndex.open(Path(folder, "many"), address=address, encoders=cores)
         one = MCHIndex.open(Path(folder, "one.mch"))
         _ = one.model, many.model  # loaded before the clock starts
-        memory = _Memory()
-        for name, index in (("one", one), ("cluster", many)):
-            progress(f"adding {len(files):,} pictures to {name}")
-            began = time.perf_counter()
-            if name == "cluster":
-                memory.start()
-            index.add(files, progress=False)
-            rates[name] = len(files) / (time.perf_counter() - began)
+        memory.start()
+        for start in range(0, len(files), block):
+            some = files[start : start + block]
+            for name, index in (("one", one), ("cluster", many)):
+                began = time.perf_counter()
+                index.add(some, progress=False)
+                took[name] += time.perf_counter() - began
+            progress(f"{start + len(some):,} pictures: {took}")
         memory.stop()
+        assert list(one) == list(many)
         many.close()
         one.close()
+    rates = {name: len(files) / seconds for name, seconds in took.items()}
     return {
-        "pictures": len(files), "images_per_second": rates,
+        "pictures": len(files), "block": block, "images_per_second": rates,
         "ratio": rates["cluster"] / rates["one"], "megabytes": memory.quarters(),
     }  # fmt: skip
 
@@ -156,6 +161,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--pictures", type=Path)
     parser.add_argument("--most", type=int, default=20_000)
+    parser.add_argument("--block", type=int, default=2500)
+    parser.add_argument("--data", nargs="+", default=["uniform", SMALL, "clustered"])
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -163,20 +170,29 @@ def main() -> None:
         parser.error("add needs --pictures")
     if options.pictures is not None:
         options.pictures = options.pictures.absolute()
+    if options.out:
+        options.out = options.out.absolute()
     # Ray's processes would import the sources of a clone rather than what is installed.
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         found = measured(options)
-    print(found)
+    for row in found:
+        print(row)
     if options.out:
         settings = {k: v for k, v in vars(options).items() if k not in ("out", "pictures")}
-        write_json(options.out, record(settings, 0, [found]))
+        write_json(options.out, record(settings, 0, found))
 
 
-def measured(options: argparse.Namespace) -> dict[str, Any]:
-    address = start(options.cores)
-    if options.what == "search":
-        return search(options.images, options.shards, options.batch, options.rounds, address)
-    return add(options.pictures, options.most, address)
+def measured(options: argparse.Namespace) -> list[dict[str, Any]]:
+    with Nodes(options.cores) as nodes:
+        if options.what == "search":
+            return [
+                search(
+                    kind, options.images, options.shards, options.batch, options.rounds,
+                    nodes.address,
+                )
+                for kind in options.data
+            ]  # fmt: skip
+        return [add(options.pictures, options.most, options.block, options.cores, nodes.address)]
 
 
 if __name__ == "__main__":

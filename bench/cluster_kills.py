@@ -26,9 +26,11 @@ from typing import Any
 import numpy as np
 
 from common import progress, record, write_json
+from ray_nodes import Nodes, processes
 
 GROUPS = 16  # codes that images share: a search for one finds a sixteenth of them
 BATCH, FILES = 40, 40
+PATIENCE = 300.0  # seconds that a shard may take on a busy machine
 MOST = 5000  # hits of a search; a group never has as many
 TARGETS = ("shard", "replica", "encoder", "node", "driver")
 
@@ -41,7 +43,7 @@ def drive(folder: str, address: str, journal: str, pictures: str) -> None:
     """Adds images until it is killed. `journal` gets a line before and after each `add`."""
     from mchindex.cluster import ClusterIndex
 
-    index = ClusterIndex.open(folder, address=address, wait=60, encoders=2, timeout=60)
+    index = ClusterIndex.open(folder, address=address, wait=PATIENCE, encoders=2, timeout=PATIENCE)
     files = sorted(map(str, Path(pictures).iterdir()))
     start = time.time_ns()
     with open(journal, "a") as notes:
@@ -67,7 +69,6 @@ def drive(folder: str, address: str, journal: str, pictures: str) -> None:
 class Run:
     def __init__(self, folder: Path, seed: int) -> None:
         from PIL import Image
-        from ray.cluster_utils import Cluster
 
         from mchindex.cluster import ClusterIndex
 
@@ -79,12 +80,9 @@ class Run:
         for i in range(2 * FILES):
             pixels = np.random.default_rng(i).integers(0, 256, (32, 32, 3), np.uint8)
             Image.fromarray(pixels).resize((128, 128)).save(self._pictures / f"{i}.jpg")
-        self._nodes = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
-        )
-        self._workers = [self._nodes.add_node(num_cpus=2) for _ in range(2)]
+        self._nodes = Nodes(2, 2, 2)
         self.index = ClusterIndex.open(
-            folder / "index", shards=2, replicas=1, address=self._nodes.address, timeout=60
+            folder / "index", shards=2, replicas=1, address=self._nodes.address, timeout=PATIENCE
         )
         self._driver: subprocess.Popen[bytes] | None = None
         self.searches = self.failed = 0
@@ -142,9 +140,8 @@ class Run:
             self._driver.wait()
             self.start_driver()
         elif target == "node":
-            place = self._random.randrange(len(self._workers))
-            self._nodes.remove_node(self._workers[place], allow_graceful=False)
-            self._workers[place] = self._nodes.add_node(num_cpus=2)
+            self._nodes.remove(self._random.choice(self._nodes.workers))
+            self._nodes.add(2)
         else:
             pids = self._pids(target)
             if not pids:
@@ -154,20 +151,9 @@ class Run:
         return True
 
     def _pids(self, target: str) -> list[int]:
-        """The processes of actors, by the names that Ray gives them."""
-        wanted = "ray::Encoder" if target == "encoder" else "ray::Shard"
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    line = (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue
-                if line.startswith(wanted.encode()):
-                    found.append(int(entry.name))
-        if target == "encoder":
-            return found
-        # Those of this cluster: a pid is asked of each actor.
+        """The processes of actors of this cluster: others may run on this machine."""
+        if target == "encoder":  # which Ray gives a name
+            return [pid for pid in processes(self._nodes.folder) if _is_encoder(pid)]
         shards = self.index._store._shards
         own = []
         for i in range(2):
@@ -191,14 +177,18 @@ class Run:
         return {"images": len(ids), "reported": len(must)}
 
     def close(self) -> None:
-        import ray
-
         if self._driver is not None:
             self._driver.kill()
             self._driver.wait()
         self.index.close()
-        ray.shutdown()
-        self._nodes.shutdown()  # type: ignore[no-untyped-call]
+        self._nodes.close()
+
+
+def _is_encoder(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Encoder")
+    except OSError:
+        return False
 
 
 def run(kills: int, seed: int, pause: float = 2.0) -> dict[str, Any]:

@@ -11,7 +11,8 @@ task of more than 50 ms is what browsers call a long task, and people notice it.
 measured in one run, so that their ratio says what the length costs.
 
 Hits are timed by the clock, from the click on "Find similar" to the first frame that shows a hit
-with its picture; the median of several images counts.
+with its picture; the median of several images counts. The CPU time of Chromium's threads and of
+the service in between is told, too, because the clock depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -84,8 +86,9 @@ def rows(folder: Path, count: int, bits: int) -> Iterator[Row]:
         yield Row(f"image-{i:06d}.jpg", entry.tobytes(), path_of, size, 0, digest, 256, 256)
 
 
-def tasks(trace: bytes) -> list[float]:
-    """The CPU time of each task of the page's main thread, in milliseconds."""
+def tasks(trace: bytes, main_only: bool = True) -> list[float]:
+    """The CPU time of each task of the page's main thread, or of all threads of Chromium, in
+    milliseconds."""
     events = json.loads(trace)["traceEvents"]
     main = {
         (event["pid"], event["tid"])
@@ -96,7 +99,7 @@ def tasks(trace: bytes) -> list[float]:
         event["tdur"] / 1000
         for event in events
         if event["name"].endswith("RunTask")
-        and (event["pid"], event["tid"]) in main
+        and (not main_only or (event["pid"], event["tid"]) in main)
         and "tdur" in event
     ]
 
@@ -135,20 +138,25 @@ def first_hits(browser: Browser, path: Path) -> dict[str, Any]:
         ids = list(index.ids())
         with Served(index) as served, browser.new_context(**DESKTOP) as context:
             page = context.new_page()
-            times, searches = [], []
+            times, searches, used = [], [], []
             for id in ids[:: max(1, len(ids) // (SEARCHES + 1))][: SEARCHES + 1]:
                 page.goto("about:blank")
                 page.goto(f"{served.url}#/image?id={id}")
                 page.wait_for_selector(".near .hit")
                 page.wait_for_load_state("networkidle")
+                browser.start_tracing(page=page, categories=["toplevel"])
+                ours = time.process_time()
                 with page.expect_response("**/v1/search") as answer:
                     times.append(float(page.evaluate(HITS)))
+                ours = 1000 * (time.process_time() - ours)
+                used.append(ours + sum(tasks(browser.stop_tracing(), main_only=False)))
                 searches.append(float(answer.value.json()["took"]["total_ms"]))
     return {
         "images": len(ids),
         "searches": SEARCHES,
         "first_hits_ms": round(median(times[1:]), 1),  # the first search loads what later ones use
         "search_ms": round(median(searches[1:]), 1),
+        "cpu_ms": round(median(used[1:]), 1),
     }
 
 
@@ -177,7 +185,8 @@ def main() -> None:
             soon = lines[-1]["first_hits_ms"]
             print(
                 f"{lines[-1]['images']:>9,} images: first hits of a search by id after {soon} ms, "
-                f"of which the service took {lines[-1]['search_ms']} ms: {verdict(soon <= SOON)}"
+                f"of which the service took {lines[-1]['search_ms']} ms; {lines[-1]['cpu_ms']} ms "
+                f"of CPU time in all threads: {verdict(soon <= SOON)}"
             )
     if options.record:
         settings = {"images": options.images, "searches": SEARCHES}

@@ -25,12 +25,13 @@ from answer_blocks import (
     words_block,
 )
 from billion_block import billion_block
+from cluster_blocks import billion_capacity_block, capacity_block, cluster_block, kills_block
 from common import RESULTS, Cell
 from default_mode_block import default_mode_block
 from measurements import Row
 from paper.records import Record, from_json
 from paper.report import render
-from speed_blocks import precision_block, speed_block, start_block
+from speed_blocks import precision_block, serve_block, size_block, speed_block, start_block
 from verdicts import AUTO, RATIOS, is_auto, ks, measured, winner
 
 ROOT = Path(__file__).parents[1]
@@ -190,8 +191,16 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     },
     FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},
     FOLDER / "billion.md": {"billion": billion_block},
+    FOLDER / "cluster.md": {"cluster": cluster_block, "kills": kills_block},
+    FOLDER / "scaling.md": {
+        "capacity": capacity_block,
+        "billion-capacity": billion_capacity_block,
+    },
     FOLDER / "duplicates.md": {"duplicates": duplicates_block},
-    FOLDER / "index.md": {"precision": precision_block, "start": start_block},
+    FOLDER / "mchindex.md": {"precision": precision_block, "start": start_block},
+    FOLDER / "operations.md": {"size": size_block},
+    FOLDER / "questions.md": {"size": size_block},
+    FOLDER / "serve.md": {"service": serve_block},
     FOLDER / "words.md": {"words": words_block},
 }
 

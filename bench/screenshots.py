@@ -1,4 +1,4 @@
-"""Takes the pictures of the page in docs/: drawn scenes, an index of them, and Chromium.
+"""Takes the pictures of the page in docs/: drawn landscapes, an index of them, and Chromium.
 
 python bench/screenshots.py
 """
@@ -15,28 +15,27 @@ from playwright.sync_api import Browser, Page
 
 from browser import DESKTOP, Served, chromium
 from common import progress, script
+from landscapes import landscape
 from mchindex import MCHIndex
-from mchindex.datasets.scenes import SceneSource
 
 DOCS = Path(__file__).parents[1] / "docs"
-IMAGES, SIDE = 240, 512
-SHAPES = [(512, 512), (512, 384), (384, 512), (512, 340)]
-CUT = 17  # the picture whose middle is searched with
-COPIED = (17,)
+IMAGES = 240
+SHAPES = [(640, 480), (640, 427), (480, 600), (640, 480), (560, 560)]
+CUT = 11  # the picture of which a part is searched with
+COPIED = (11,)
+CHOSEN = ((0.49, 0.25), (0.89, 0.85))  # corners of the part that is chosen in it
 
 
 def draw(folder: Path) -> None:
     """Pictures of several shapes, and some of them again, smaller or in other quality."""
-    source = SceneSource(IMAGES, seed=11, size=SIDE)
     for i in range(IMAGES):
         width, height = SHAPES[i % len(SHAPES)]
-        left, top = (SIDE - width) // 2, (SIDE - height) // 2
-        image = source.image(i).crop((left, top, left + width, top + height))
-        image.save(folder / f"scene-{i:03d}.jpg", quality=92)
+        image = landscape(i, width, height)
+        image.save(folder / f"landscape-{i:03d}.jpg", quality=92)
         if i in COPIED:
             small = image.resize((width // 2, height // 2))
-            small.save(folder / f"scene-{i:03d}-small.jpg", quality=80)
-            image.save(folder / f"scene-{i:03d}-sent.jpg", quality=35)
+            small.save(folder / f"landscape-{i:03d}-small.jpg", quality=80)
+            image.save(folder / f"landscape-{i:03d}-sent.jpg", quality=35)
 
 
 def album(path: Any) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def main() -> None:
             index.add(files, [f"drawn/{file.name}" for file in files], metadata=album)
             with Served(index) as served, chromium() as browser:
                 page = tab(browser, "light")
-                with Image.open(folder / f"scene-{CUT:03d}.jpg") as image:
+                with Image.open(folder / f"landscape-{CUT:03d}.jpg") as image:
                     width, height = image.size
                     part = image.crop((width // 8, height // 8, width, height))
                     stream = io.BytesIO()
@@ -81,9 +80,17 @@ def main() -> None:
                 page.get_by_text("same picture").first.wait_for()
                 save(page, "page-search.webp")
                 page = tab(browser, "dark")
-                page.goto(f"{served.url}#/image?id=drawn/scene-{CUT:03d}.jpg")
+                page.goto(f"{served.url}#/image?id=drawn/landscape-{CUT:03d}.jpg")
                 page.wait_for_selector(".near .hit")
-                page.get_by_role("button", name="Choose a part").click()
+                frame = page.locator(".stage .frame").bounding_box()
+                assert frame is not None
+                for (across, down), act in zip(
+                    CHOSEN, (page.mouse.down, page.mouse.up), strict=True
+                ):
+                    x = frame["x"] + across * frame["width"]
+                    y = frame["y"] + down * frame["height"]
+                    page.mouse.move(x, y, steps=4)
+                    act()
                 save(page, "page-image.webp")
 
 

@@ -5,9 +5,11 @@
 
 It serves a copy of the index on loopback. 32 callers send pictures for a minute while another adds
 pictures, one at a time; the reference is how many pictures per second the encoder takes in batches
-by itself, decoding included, in a process that does nothing else. Searches by id are measured with
-wrk (Debian's package), which runs on the same cores. A single caller's search by id, with 30 hits
-and the reasons for them, says how soon the first hits are there.
+by itself, decoding included, in a process that does nothing else. It is measured before and after
+the minute, because the machine may do other things, too; the CPU time per picture does not depend
+on them. Searches by id are measured with wrk (Debian's package), which runs on the same cores: the
+median of several runs. A single caller's search by id, with 30 hits and the reasons for them, says
+how soon the first hits are there.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
@@ -35,6 +37,7 @@ from mchindex import MCHIndex, connect
 PYTHON = [sys.executable, "-P", "-c"]  # the installed package, not the folder it is run in
 CALLERS = 32
 BATCH = 256  # pictures that the encoder gets at a time
+BY_ID = 3  # runs of wrk
 WANTED = {"share": 0.8, "tail": 20.0, "by_id": 2_000.0, "first_ms": 150.0}
 
 ENCODE = """
@@ -44,10 +47,11 @@ from mchindex import MCHIndex
 files = [Path(name).read_bytes() for name in json.load(sys.stdin)]
 with MCHIndex.open(sys.argv[1], create=False) as index:
     index.queries.encode(files[:16])
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     for place in range(0, len(files), {batch}):
         index.queries.encode(files[place : place + {batch}])
-    print(len(files) / (time.perf_counter() - start))
+    took, used = time.perf_counter() - start, time.process_time() - used
+    print(json.dumps([len(files) / took, used / len(files)]))
 """
 
 WRK = """
@@ -67,8 +71,8 @@ class Row(TypedDict):
 
 
 @contextmanager
-def served(index: Path, uploads: Path) -> Iterator[str]:
-    """`mch serve` in a process of its own, and its address."""
+def served(index: Path, uploads: Path) -> Iterator[tuple[str, Callable[[], float]]]:
+    """`mch serve` in a process of its own: its address, and the CPU seconds that it has used."""
     command = [*PYTHON, "from mchindex.cli import main; main()", "serve", str(index)]
     process = subprocess.Popen(
         [*command, "--port", "0", "--uploads", str(uploads)],
@@ -81,19 +85,27 @@ def served(index: Path, uploads: Path) -> Iterator[str]:
             raise SystemExit("the service did not start")
         with connect(found[0], patience=60) as client:
             client.words("a")  # the model is loaded
-        yield found[0]
+        yield found[0], lambda: cpu_seconds(process.pid)
     finally:
         process.terminate()
         process.wait()
 
 
-def encoder_rate(index: Path, files: Sequence[str]) -> float:
-    """Pictures per second that the encoder takes in batches, in a process of its own."""
+def cpu_seconds(process: int) -> float:
+    """CPU time of another process and its threads."""
+    fields = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def encoder(index: Path, files: Sequence[str]) -> tuple[float, float]:
+    """Pictures per second that the encoder takes in batches, in a process of its own, and the CPU
+    seconds for each."""
     done = subprocess.run(
         [*PYTHON, ENCODE.format(batch=BATCH), str(index)],
         input=json.dumps(list(files)), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return float(done.stdout)
+    rate, used = json.loads(done.stdout)
+    return float(rate), float(used)
 
 
 def form(host: str, path: str, name: str, picture: bytes) -> bytes:
@@ -160,42 +172,52 @@ async def load(
     return latencies, added, errors
 
 
-def by_id(url: str, ids: Sequence[str], seconds: float, folder: Path) -> float:
-    """Searches per second by id, as wrk counts them."""
+def by_id(
+    url: str, ids: Sequence[str], seconds: float, folder: Path, used: Callable[[], float]
+) -> tuple[float, float]:
+    """Searches per second by id, as wrk counts them, and the service's CPU seconds for each."""
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed: apt-get install wrk")
     (folder / "ids").write_text("".join(json.dumps({"id": id}) + "\n" for id in ids))
     (folder / "wrk.lua").write_text(WRK.format(ids=folder / "ids"))
+    start = used()
     done = subprocess.run(
         ["wrk", "-t1", "-c64", f"-d{round(seconds)}s", "-s", str(folder / "wrk.lua"), url],  # noqa: S607
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
-    if found is None or "Non-2xx" in done.stdout:
+    count = re.search(r"(\d+) requests in", done.stdout)
+    if found is None or count is None or "Non-2xx" in done.stdout:
         raise SystemExit(done.stdout)
-    return float(found[1])
+    return float(found[1]), (used() - start) / int(count[1])
 
 
 def measure(index: Path, files: Sequence[str], seconds: float, folder: Path) -> list[Row]:
     rng = np.random.default_rng(0)
     some = [files[place] for place in rng.permutation(len(files))[:1024]]
     progress("the encoder by itself")
-    rate = encoder_rate(index, some)
-    with served(index, folder / "uploads") as url, connect(url) as client:
+    alone = [encoder(index, some)]
+    with served(index, folder / "uploads") as (url, used), connect(url) as client:
         before = len(client)
         progress(f"{CALLERS} callers for {seconds:.0f} seconds")
+        start = used()
         latencies, added, errors = asyncio.run(load(url, files, some, seconds))
+        per_picture = (used() - start) / (len(latencies) + len(added))
+        progress("the encoder by itself, again")
+        alone.append(encoder(index, some))
         if errors:
             raise SystemExit(f"{len(errors)} errors, the first: {errors[0]}")
         lost = len(client) - before - len(added)
         progress("by id")
         ids = rng.permutation(files)[:20_000].tolist()
-        per_second = by_id(url, ids, min(seconds, 20), folder)
+        runs = [by_id(url, ids, min(seconds, 10), folder, used) for _ in range(BY_ID)]
         firsts = []
         for id in ids[:50]:
             began = time.perf_counter()
             client._client.post("/v1/search", json={"id": id, "k": 30, "explain": True})
             firsts.append(time.perf_counter() - began)
+    rate, apiece = np.mean(alone, axis=0).tolist()
+    per_second, per_search = np.median(runs, axis=0).tolist()
     together = (len(latencies) + len(added)) / seconds
     middle = statistics.median(latencies)
     tail = float(np.quantile(latencies, 0.99))
@@ -204,12 +226,15 @@ def measure(index: Path, files: Sequence[str], seconds: float, folder: Path) -> 
         Row(what="encoder, pictures per second", value=rate, wanted=None),
         Row(what="service, pictures per second", value=together, wanted=None),
         Row(what="share of the encoder's rate", value=together / rate, wanted=WANTED["share"]),
+        Row(what="encoder, CPU ms per picture", value=1000 * apiece, wanted=None),
+        Row(what="service, CPU ms per picture", value=1000 * per_picture, wanted=None),
         Row(what="searches", value=len(latencies), wanted=None),
         Row(what="added", value=len(added), wanted=None),
         Row(what="added, but not in the index", value=-lost, wanted=0.0),
         Row(what="median, ms", value=1000 * middle, wanted=None),
         Row(what="99th percentile over median", value=tail / middle, wanted=WANTED["tail"]),
         Row(what="by id, searches per second", value=per_second, wanted=WANTED["by_id"]),
+        Row(what="by id, CPU ms per search", value=1000 * per_search, wanted=None),
         Row(
             what="30 explained hits by id, median ms", value=1000 * statistics.median(firsts),
             wanted=WANTED["first_ms"],

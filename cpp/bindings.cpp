@@ -384,10 +384,16 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
                         " images, " + std::to_string(t.n_codes()) + " codes)";
              })
         .def("add", &add, py::arg("ids"), py::arg("codes"), py::arg("regions") = py::none(),
-             "Store codes[i] for the image ids[i], with an optional region number from 0 to 255.\n\n"
-             "An id may occur in several rows and several calls. A repeated (id, code) pair is stored\n"
-             "once, with the smallest of its regions. Raises TypeError or ValueError, and changes nothing,\n"
-             "if an argument has the wrong type, shape or range.")
+             "Store codes[i] for the image ids[i].\n\n"
+             "An id may occur in several rows and several calls. A repeated (id, code) pair is stored once,\n"
+             "with the smallest of its regions.\n\n"
+             "Args:\n"
+             "    ids: (n,) int64, any but -1.\n"
+             "    codes: (n, bits // 8) uint8, packed as np.packbits packs them.\n"
+             "    regions: (n,) numbers from 0 to 255; their meaning is up to you.\n\n"
+             "Raises:\n"
+             "    TypeError: An argument has the wrong type; nothing is added.\n"
+             "    ValueError: An argument has the wrong shape or range; nothing is added.")
         .def(
             "remove",
             [](AnyTable& t, const py::object& ids) {
@@ -396,32 +402,60 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
                 return t.remove(std::move(list));
             },
             py::arg("ids"),
-            "Remove images with all their codes. Unknown ids are ignored. Return the number of images removed.")
+            "Remove images with all their codes.\n\n"
+            "Args:\n"
+            "    ids: The images. Unknown ids are ignored.\n\n"
+            "Returns:\n"
+            "    The number of images removed.")
         .def(
             "filter",
             [](const AnyTable&, const py::object& ids) { return std::make_shared<Filter>(id_list(ids, "ids"), true); },
             py::arg("ids"),
-            "Return a filter that allows these images, for the `allowed` of many searches. It finds them in the\n"
-            "table once, and again in what changes. Ids of images that are added later count, too.")
+            "Return a filter that allows these images, for the `allowed` of many searches.\n\n"
+            "It finds them in the table once, and again in what changes.\n\n"
+            "Args:\n"
+            "    ids: The images. Those that are added later count, too.\n\n"
+            "Returns:\n"
+            "    The filter.")
         .def("search", &search, py::arg("codes"), py::arg("k") = 10, py::arg("max_radius") = py::none(),
              py::arg("max_buckets") = py::none(), py::arg("allowed") = py::none(), py::arg("strategy") = "auto",
              py::arg("threads") = 0, py::arg("masks") = false,
              "Return the k nearest distinct images for each code, ordered by distance, then by the order\n"
              "in which Algorithm 1 visits buckets, then by id. An image counts once, at its nearest code.\n\n"
-             "max_radius   return only images within this distance (inclusive)\n"
-             "max_buckets  visit at most this many buckets, empty ones included\n"
-             "allowed      return only images with these ids: a list, or a filter made by filter()\n"
-             "strategy     \"auto\", \"probe\", \"substring\" or \"scan\"; the answer is the same\n"
-             "threads      number of threads to use; 0 means all cores\n"
-             "masks        whether the result has the XOR masks of the hits' codes")
+             "Args:\n"
+             "    codes: (q, bits // 8) uint8, packed as np.packbits packs them.\n"
+             "    k: The number of images to find.\n"
+             "    max_radius: Return only images within this distance (inclusive).\n"
+             "    max_buckets: Visit at most this many buckets, empty ones included.\n"
+             "    allowed: Return only images with these ids: a list, or a filter made by filter().\n"
+             "    strategy: \"auto\", \"probe\", \"substring\" or \"scan\"; the answer is the same.\n"
+             "    threads: The number of threads to use; 0 means all cores.\n"
+             "    masks: Whether the result has the XOR masks of the hits' codes.\n\n"
+             "Returns:\n"
+             "    The hits of each code, and the work that each search took.\n\n"
+             "Raises:\n"
+             "    TypeError: An argument has the wrong type.\n"
+             "    ValueError: An argument has the wrong shape or range, or k times q is above 2**27.")
         .def("within", &within, py::arg("codes"), py::arg("radius"), py::arg("allowed") = py::none(),
              py::arg("strategy") = "auto", py::arg("threads") = 0, py::arg("max_hits") = SearchOptions().max_hits,
              "Return all images within `radius` (inclusive) of each code, in the order of search().\n\n"
-             "Raises ValueError if the queries have more than `max_hits` hits in all; the default of 2**26 takes\n"
-             "about 2 GB.")
+             "Args:\n"
+             "    codes: (q, bits // 8) uint8.\n"
+             "    radius: The largest distance.\n"
+             "    allowed: As for search().\n"
+             "    strategy: As for search().\n"
+             "    threads: As for search().\n"
+             "    max_hits: The largest number of hits of all codes together; the default of 2**26 takes about\n"
+             "        2 GB.\n\n"
+             "Returns:\n"
+             "    The hits of all codes, one after the other.\n\n"
+             "Raises:\n"
+             "    ValueError: An argument is wrong, or there are more than `max_hits` hits.")
         .def("optimize", &AnyTable::optimize, py::arg("substring") = false, py::call_guard<py::gil_scoped_release>(),
-             "Merge all changes into one segment now, instead of step by step in the background. With\n"
-             "substring=True, also build the substring index. Answers stay the same.")
+             "Merge all changes into one segment now, instead of step by step in the background. Answers\n"
+             "stay the same.\n\n"
+             "Args:\n"
+             "    substring: Whether to build the substring index, too.")
         .def("memory", &AnyTable::memory, "Return the bytes used by each kind of data, and their \"total\".")
         .def("stats", &stats,
              "Return what the table consists of and what it has done: images, codes, buckets, its segments, the\n"
@@ -435,7 +469,11 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
                 t.save(p);
             },
             py::arg("path"),
-            "Write the table to a file, replacing an existing one atomically. Raises OSError on failure.")
+            "Write the table to a file, replacing an existing one atomically.\n\n"
+            "Args:\n"
+            "    path: The file.\n\n"
+            "Raises:\n"
+            "    OSError: It cannot be written.")
         .def_static(
             "load",
             [](const py::object& path, bool mmap, bool verify) {
@@ -444,10 +482,17 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
                 return load_table(p, mmap, verify);
             },
             py::arg("path"), py::arg("mmap") = false, py::arg("verify") = true,
-            "Read a table that save() or build() wrote. With mmap=True, its arrays stay in the file and are mapped.\n"
-            "With verify=False, their content is not checked: only for files that nobody else could have changed.\n\n"
-            "Raises a SnapshotError if the file is not a table, is damaged or too new, and OSError if it\n"
-            "cannot be read.")
+            "Read a table that save() or build() wrote.\n\n"
+            "Args:\n"
+            "    path: The file.\n"
+            "    mmap: Whether its arrays stay in the file and are mapped.\n"
+            "    verify: Whether to check their content. False only for files that nobody else could have\n"
+            "        changed.\n\n"
+            "Returns:\n"
+            "    The table.\n\n"
+            "Raises:\n"
+            "    SnapshotError: The file is not a table, is damaged or too new.\n"
+            "    OSError: It cannot be read.")
         .def_static("build", &build_table, py::arg("path"), py::arg("chunks"), py::arg("bits") = 64, py::kw_only(),
                     py::arg("layout") = "auto", py::arg("memory") = uint64_t(1) << 30, py::arg("resume") = true,
                     py::arg("progress") = py::none(), kBuildDoc);

@@ -7,17 +7,21 @@ namespace mch {
 
 const char* const kBuildDoc =
     "Build a table in a file from more codes than fit into memory. Open it with load().\n\n"
-    "chunks    an iterable of (ids, codes) or (ids, codes, regions), arrays as add() takes them\n"
-    "bits      bits per code: a multiple of 8 from 8 to 256\n"
-    "layout    \"wide\" (64 bits only): small and fast for very many codes; \"plain\": that of add();\n"
-    "          \"auto\": wide for 2**24 or more codes of 64 bits\n"
-    "memory    bytes to use for buffers and for sorting, at least 2**20\n"
-    "resume    go on with an unfinished build, which lies in the folder path + \".building\"; the chunks\n"
-    "          must be the same again. False: throw it away\n"
-    "progress  called with the name of a step, how much of it is done, and how much there is, or None\n\n"
-    "An existing file is replaced when the new one is complete. Raises ValueError if the chunks of an\n"
-    "unfinished build were different, and OSError if a file cannot be read or written; the build can\n"
-    "then be resumed.";
+    "An existing file is replaced when the new one is complete.\n\n"
+    "Args:\n"
+    "    path: The file.\n"
+    "    chunks: An iterable of (ids, codes) or (ids, codes, regions), arrays as add() takes them.\n"
+    "    bits: Bits per code: a multiple of 8 from 8 to 256.\n"
+    "    layout: \"wide\" (64 bits only): small and fast for very many codes; \"plain\": that of add();\n"
+    "        \"auto\": wide for 2**24 or more codes of 64 bits.\n"
+    "    memory: Bytes to use for buffers and for sorting, at least 2**20.\n"
+    "    resume: Whether to resume an unfinished build, which lies in the folder path + \".building\";\n"
+    "        the chunks must be the same again. False deletes it.\n"
+    "    progress: Called with the name of a step, how much of it is done, and how much there is, or\n"
+    "        None.\n\n"
+    "Raises:\n"
+    "    ValueError: An argument is wrong, or the chunks of an unfinished build were different.\n"
+    "    OSError: A file cannot be read or written; the build can then be resumed.";
 
 namespace {
 

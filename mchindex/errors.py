@@ -63,10 +63,10 @@ class StoreBusyError(StoreError):
     """Another process is writing to the index."""
 
 
-class StaleKeysError(StoreError):
-    """Images would get keys that another writer may have used since they were chosen."""
+class StaleWriteError(StoreError):
+    """A change comes from a writer that another has followed since."""
 
-    answers: Mapping[int, Any] = MappingProxyType({})  # of the shards that took their images
+    answers: Mapping[int, Any] = MappingProxyType({})  # of the shards that made their changes
 
 
 class ShardUnavailableError(StoreError):

@@ -31,13 +31,21 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Step:
-    """How far one stage of long-running work has progressed."""
+    """How far one stage of long-running work has progressed.
+
+    Attributes:
+        stage: The name of the stage.
+        done: How much of it is done.
+        total: How much there is; None if it is not known yet.
+        figures: A loss, a share of regions kept, and the like.
+        unit: What `done` counts ("images"), if the speed is to be shown.
+    """
 
     stage: str
     done: int
-    total: int | None = None  # None: not known yet
-    figures: Mapping[str, float] = field(default_factory=dict)  # a loss, a share of regions kept …
-    unit: str = ""  # what `done` counts ("images"), if the speed is to be shown
+    total: int | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+    unit: str = ""
 
 
 Progress: TypeAlias = Callable[[Step], None]

@@ -32,7 +32,7 @@ class GroupPlanes {
         for (uint32_t g = 0; g < seg.n_groups; ++g) {
             if (size(seg, g) < smallest) continue;
             offset_[g] = words;
-            words += stride(seg, g) * size_t(seg.bits);
+            words += blocks(seg, g) * size_t(seg.bits) * ResidualPlanes::words;
         }
         bits_ = Array<uint64_t>(words);
         struct Piece {
@@ -48,7 +48,7 @@ class GroupPlanes {
     // Whether the group has planes.
     bool has(uint32_t g) const { return offset_[g] != none; }
     ResidualPlanes of(const Segment<C>& seg, uint32_t g) const {
-        return {bits_.data() + offset_[g], stride(seg, g), &seg.group_shell_start(g), seg.group_radius[g]};
+        return {bits_.data() + offset_[g], size_t(seg.bits), &seg.group_shell_start(g), seg.group_radius[g]};
     }
     size_t bytes() const { return bits_.bytes() + offset_.size() * sizeof(uint64_t); }
 
@@ -57,16 +57,18 @@ class GroupPlanes {
     static constexpr uint32_t piece = 8 * ResidualPlanes::block;  // codes that a thread transposes at once
 
     static uint32_t size(const Segment<C>& seg, uint32_t g) { return seg.group_end(g) - seg.group_begin(g); }
-    static size_t stride(const Segment<C>& seg, uint32_t g) {
-        return (size(seg, g) + ResidualPlanes::block - 1) / ResidualPlanes::block * (ResidualPlanes::block / 64);
+    static size_t blocks(const Segment<C>& seg, uint32_t g) {
+        return (size(seg, g) + ResidualPlanes::block - 1) / ResidualPlanes::block;
     }
 
     // Writes the bits of the codes of group g from number `first`, up to a piece.
     void fill(const Segment<C>& seg, uint32_t g, uint32_t first) {
         const uint32_t begin = seg.group_begin(g), n = std::min(size(seg, g), first + piece);
         const C pivot = seg.pivots().at(g);
-        uint64_t* out = bits_.mutable_data() + offset_[g];
-        for (uint32_t at = first; at < n; at += 64)
+        constexpr size_t words = ResidualPlanes::words;
+        for (uint32_t at = first; at < n; at += 64) {
+            const size_t block = at / ResidualPlanes::block;
+            uint64_t* out = bits_.mutable_data() + offset_[g] + block * size_t(seg.bits) * words + at / 64 % words;
             for (int j = 0; j < C::words; ++j) {
                 uint64_t row[64] = {};
                 // Row 63 - i, so that code i becomes bit i, counted from the least significant one.
@@ -74,8 +76,9 @@ class GroupPlanes {
                     row[63 - i] = uint64_t(seg.code[j][begin + at + i] ^ pivot.w[j]) << (64 - C::word_bits);
                 transpose64(row);
                 const int low = j * C::word_bits, high = std::min(low + C::word_bits, seg.bits);
-                for (int b = low; b < high; ++b) out[size_t(b) * stride(seg, g) + at / 64] = row[b - low];
+                for (int b = low; b < high; ++b) out[size_t(b) * words] = row[b - low];
             }
+        }
     }
 
     std::vector<uint64_t> offset_;  // by group; `none` if it has no planes

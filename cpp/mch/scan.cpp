@@ -75,16 +75,16 @@ template <int levels>
 inline __attribute__((always_inline)) size_t residuals_of(const ResidualPlanes& group, size_t begin, size_t end,
                                                           const uint8_t* bits, int n_bits, int bound, uint32_t* index,
                                                           uint16_t* distance) {
-    constexpr size_t words = ResidualPlanes::block / 64;
+    constexpr size_t words = ResidualPlanes::words;
     size_t found = 0;
     const uint32_t* shell = group.shells;
     for (; begin < end; begin += ResidualPlanes::block) {
         Vector count[levels] = {};
-        const uint64_t* at = group.bits + begin / 64;
+        const uint64_t* at = group.at(begin);
         for (int i = 0; i < n_bits; i += 4) {  // four planes make one carry into the fours
             Vector plane[4] = {}, low, high, carry;
             for (int k = 0; k < 4 && i + k < n_bits; ++k)
-                std::memcpy(&plane[k], at + bits[i + k] * group.stride, sizeof(Vector));
+                std::memcpy(&plane[k], at + bits[i + k] * words, sizeof(Vector));
             add_planes(plane[0], plane[1], count[0], low);
             add_planes(plane[2], plane[3], count[0], high);
             add_planes(low, high, count[1], carry);
@@ -163,18 +163,31 @@ constexpr int lanes512 = int(64 / sizeof(typename C::Word));
 template <class C>
 using Mask512 = std::conditional_t<sizeof(typename C::Word) == 4, __mmask16, __mmask8>;
 
+template <class C>
+MCH_AVX512 inline __m512i popcount512(__m512i x) {
+    return sizeof(typename C::Word) == 4 ? _mm512_popcnt_epi32(x) : _mm512_popcnt_epi64(x);
+}
+
+template <class C>
+MCH_AVX512 inline __m512i add512(__m512i a, __m512i b) {
+    return sizeof(typename C::Word) == 4 ? _mm512_add_epi32(a, b) : _mm512_add_epi64(a, b);
+}
+
 // Distances of one vector of codes over planes [from, to).
 template <class C>
 MCH_AVX512 inline __m512i distance512(const Planes<C>& codes, size_t i, const __m512i* q, int from, int to) {
     __m512i sum = _mm512_setzero_si512();
-    for (int j = from; j < to; ++j) {
-        __m512i x = _mm512_xor_si512(_mm512_loadu_si512(codes.p[j] + i), q[j]);
-        if constexpr (sizeof(typename C::Word) == 4)
-            sum = _mm512_add_epi32(sum, _mm512_popcnt_epi32(x));
-        else
-            sum = _mm512_add_epi64(sum, _mm512_popcnt_epi64(x));
-    }
+    for (int j = from; j < to; ++j)
+        sum = add512<C>(sum, popcount512<C>(_mm512_xor_si512(_mm512_loadu_si512(codes.p[j] + i), q[j])));
     return sum;
+}
+
+// A vector that several instructions use. GCC would make each of them load it again, and loads that cross cache lines
+// take longer than all else that a scan does.
+MCH_AVX512 inline __m512i load_once512(const void* at) {
+    __m512i x = _mm512_loadu_si512(at);
+    __asm__("" : "+v"(x));
+    return x;
 }
 
 template <class C>
@@ -347,12 +360,16 @@ MCH_AVX512 size_t scan_lanes512(const Planes<C>& codes, size_t i, size_t end, La
         for (size_t s = 0; s < n; ++s, i += step) {
             __m512i least[kLanes];
 #pragma GCC unroll 8
-            for (int v = 0; v < vectors512<C>; ++v)
+            for (int v = 0; v < vectors512<C>; ++v) {
+                __m512i x[words];
+                for (int w = 0; w < words; ++w) x[w] = load_once512(codes.p[w] + i + v * lanes);
 #pragma GCC unroll 4
                 for (size_t j = 0; j < kLanes; ++j) {
-                    const __m512i d = distance512(codes, i + v * lanes, q[j].q, 0, words);
+                    __m512i d = popcount512<C>(_mm512_xor_si512(x[0], q[j].q[0]));
+                    for (int w = 1; w < words; ++w) d = add512<C>(d, popcount512<C>(_mm512_xor_si512(x[w], q[j].q[w])));
                     least[j] = v ? _mm512_min_epu32(least[j], d) : d;
                 }
+            }
             for (size_t j = 0; j < kLanes; ++j) noted[j] |= uint64_t(at_most512<C>(least[j], q[j].limit) != 0) << s;
         }
         int all = 0;

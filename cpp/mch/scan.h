@@ -41,14 +41,19 @@ struct Bound {
 constexpr size_t kScanSlack = 32;  // elements that a kernel may write beyond its last result
 
 // A group of codes by residuals, which are their XOR masks from the group's pivot: plane i holds bit i of
-// every residual. A query whose own residual has few bits needs only the planes of those bits.
+// every residual. A query whose own residual has few bits needs only the planes of those bits. Codes come in
+// blocks, of which each plane is a cache line. The planes of a block are together.
 struct ResidualPlanes {
-    static constexpr size_t block = 512;  // codes per step of a kernel
+    static constexpr size_t block = 512;         // codes per step of a kernel
+    static constexpr size_t words = block / 64;  // of a plane
 
-    const uint64_t* bits;    // of plane i from word i * stride
-    size_t stride;           // a multiple of a block's words
+    const uint64_t* bits;
+    size_t planes;           // of each block
     const uint32_t* shells;  // where each shell starts, from the outermost to the innermost, and the end
     int radius;              // distance of the outermost shell from the pivot
+
+    // The first plane of the block that begins with this code; plane i is i * words further.
+    const uint64_t* at(size_t begin) const { return bits + begin / block * planes * words; }
 };
 
 // A query of a scan for several, and what it found. As few lanes as fill the registers.

@@ -317,6 +317,7 @@ class Searcher {
             range_.resize(n);
             for (size_t i = 0; i < n; ++i) {
                 range_[i] = in_reach(seg, near_[i], reach);
+                if (t.found.full() && prefetch_residuals(t, seg, near_[i])) continue;
                 for (size_t at = range_[i].first; at < std::min(range_[i].second, range_[i].first + 4 * line);
                      at += line)
                     seg.codes().prefetch(at);
@@ -341,13 +342,9 @@ class Searcher {
         const Segment<C>& seg = *part.seg;
         const GroupPlanes<C>* all = seg.planes->get();
         if (!all || !all->has(g)) return false;
-        const C residual = t.query ^ seg.pivots().at(g);
-        const int n = residual.popcount();
-        if (n > most_residual_bits) return false;
         uint8_t bits[most_residual_bits];
-        for (int i = 0, at = 0; i < C::words; ++i)
-            for (auto w = residual.w[i]; w; w ^= typename C::Word(1) << (C::word_bits - 1 - std::countl_zero(w)))
-                bits[at++] = uint8_t(i * C::word_bits + std::countl_zero(w));
+        const int n = residual_bits(t.query, seg, g, bits);
+        if (n > most_residual_bits) return false;
         const ResidualPlanes planes = all->of(seg, g);
         constexpr size_t block = ResidualPlanes::block;
         const size_t base = seg.group_begin(g);
@@ -365,9 +362,39 @@ class Searcher {
             const size_t outermost = size_t(std::max(0, planes.radius - n - bound));
             if (base + to <= planes.shells[outermost]) break;
             const size_t whole = (to + block - 1) / block, from = (whole - std::min(whole, blocks)) * block;
+            const size_t next = from - std::min(from, std::min(2 * blocks, chunk / block) * block);
+            for (size_t at = next; at < from; at += block) prefetch_planes(planes, at, bits, n);
             take(t, part, p, kernels<C>().residuals(planes, from, to, bits, n, bound, index_, distance_));
             to = from;
         }
+        return true;
+    }
+
+    // Writes the bits in which a query differs from a group's pivot, if they are at most most_residual_bits, and
+    // returns how many they are.
+    static int residual_bits(const C& query, const Segment<C>& seg, uint32_t g, uint8_t* bits) {
+        const C residual = query ^ seg.pivots().at(g);
+        const int n = residual.popcount();
+        if (n > most_residual_bits) return n;
+        for (int i = 0; i < C::words; ++i)
+            for (auto w = residual.w[i]; w; w ^= typename C::Word(1) << (C::word_bits - 1 - std::countl_zero(w)))
+                *bits++ = uint8_t(i * C::word_bits + std::countl_zero(w));
+        return n;
+    }
+
+    static void prefetch_planes(const ResidualPlanes& planes, size_t begin, const uint8_t* bits, int n) {
+        for (int i = 0; i < n; ++i) __builtin_prefetch(planes.at(begin) + bits[i] * ResidualPlanes::words);
+    }
+
+    // Fetches what scan_residuals() reads first. Returns false if the group will be scanned instead.
+    static bool prefetch_residuals(const Task<C>& t, const Segment<C>& seg, uint32_t g) {
+        const GroupPlanes<C>* all = seg.planes->get();
+        uint8_t bits[most_residual_bits];
+        if (!all || !all->has(g)) return false;
+        const int n = residual_bits(t.query, seg, g, bits);
+        if (n > most_residual_bits) return false;
+        const size_t size = seg.group_end(g) - seg.group_begin(g);
+        prefetch_planes(all->of(seg, g), (size - 1) / ResidualPlanes::block * ResidualPlanes::block, bits, n);
         return true;
     }
 

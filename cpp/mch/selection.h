@@ -45,7 +45,6 @@ struct Allowed {
     std::weak_ptr<const Segment<C>> seg;
     std::vector<uint32_t> slots;   // ascending; or, if they are many,
     std::vector<uint64_t> bitmap;  // one bit per image of the segment
-    bool guests;                   // the primary entries of some of the segment's images are in others
     uint64_t n_images = 0, n_codes = 0;
 
     Allowed(const std::shared_ptr<const Segment<C>>& in, const std::vector<int64_t>& ids) : seg(in) {
@@ -54,9 +53,6 @@ struct Allowed {
             n_codes += in->codes_of(uint32_t(slot));
         });
         n_images = slots.size();
-        uint64_t hosted = 0;
-        for (size_t w = 0; w < in->primary.size(); ++w) hosted += uint64_t(std::popcount(in->primary[w]));
-        guests = !in->primary.empty() && hosted < in->n_images;
         if (n_images > in->n_images / 32) {
             bitmap = make_bitmap(*in);
             slots = {};
@@ -117,6 +113,11 @@ class Selection final : public Places {
         return std::make_shared<const Allowed<C>>(seg, filter.ids());
     }
 
+    // Whether the primary entries of some of the segment's images are in other segments.
+    static bool has_guests(const Segment<C>& seg) {
+        return !seg.primary.empty() && count_bits(seg.primary.data(), 0, seg.n_entries) < seg.n_images;
+    }
+
     // Each image is counted in the part that holds its primary entry.
     static bool is_hosted(const Segment<C>& seg, uint32_t slot) {
         bool hosted = false;
@@ -128,11 +129,12 @@ class Selection final : public Places {
         for (size_t i = 0; i < state.parts.size(); ++i) {
             const Part<C>& p = state.parts[i];
             const Allowed<C>& a = *allowed_[i];
-            if (p.n_dead || a.guests) {
+            const bool guests = has_guests(*p.seg);
+            if (p.n_dead || guests) {
                 a.each([&](uint32_t slot) {
                     if (p.removed(slot)) return;
                     n_codes += p.seg->codes_of(slot);
-                    n_images += !a.guests || is_hosted(*p.seg, slot);
+                    n_images += !guests || is_hosted(*p.seg, slot);
                 });
             } else {
                 n_codes += a.n_codes;

@@ -13,6 +13,7 @@ import typer
 
 from mchindex import __version__
 from mchindex.cli.errors import BAD_INPUT, exit_code, say
+from mchindex.cli.help import help_text
 
 # The commands by help panel: the module of each in this package, and its function if that has
 # another name.
@@ -78,7 +79,7 @@ def make_app(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,  # unexpected errors show a plain traceback
     )
-    app.callback(invoke_without_command=True)(_mch)
+    app.callback(invoke_without_command=True, help=help_text(_mch))(_mch)
     for panel, commands in _COMMANDS.items():
         for name, place in commands.items():
             if only in (None, name):
@@ -87,7 +88,7 @@ def make_app(only: str | None = None) -> typer.Typer:
                 if isinstance(found, typer.Typer):
                     app.add_typer(found, name=name, rich_help_panel=panel)
                 else:
-                    app.command(name, rich_help_panel=panel)(found)
+                    app.command(name, help=help_text(found), rich_help_panel=panel)(found)
     return app
 
 

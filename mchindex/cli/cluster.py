@@ -11,6 +11,7 @@ import typer
 
 from mchindex.cli import show
 from mchindex.cli.add import add
+from mchindex.cli.help import help_text
 from mchindex.cli.info import info
 from mchindex.cli.options import (
     INDEX,
@@ -129,4 +130,4 @@ def _check(index: Path) -> None:
 
 
 for _command in (add, search, info, serve):
-    cluster.command(_command.__name__)(_of_cluster(_command))
+    cluster.command(_command.__name__, help=help_text(_command))(_of_cluster(_command))

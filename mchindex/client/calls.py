@@ -297,6 +297,6 @@ def refused(problem: Any) -> Exception:
         return KeyError(detail)
     if kind == "unreadable-picture":
         return ImageError(detail)
-    if status in (400, 413, 415, 422):
+    if status in (400, 401, 403, 413, 415, 421, 422):
         return ServiceRefusedError(status, detail)
     return ServiceError(status, detail)

@@ -32,15 +32,35 @@ AGAIN = (429, 503)  # the service has no time
 def connect(
     url: str, api_key: str | None = None, *, timeout: float = TIMEOUT, patience: float = PATIENCE
 ) -> RemoteIndex:
-    """The index that a service at `url` holds. `patience` is for how many seconds a request that
-    cannot be sent, or that the service has no time for, is sent again."""
+    """Connects to a service that `mch serve` runs.
+
+    Args:
+        url: Its address, such as "http://127.0.0.1:8000".
+        api_key: The key that the service asks for, if any.
+        timeout: How many seconds one request may take.
+        patience: For how many seconds a request that cannot be sent, or that the service has no
+            time for, is sent again.
+
+    Returns:
+        The index that the service holds. Close it, or use it in a `with` statement.
+    """
     return RemoteIndex(httpx.Client(**_options(url, api_key, timeout)), patience)
 
 
 def connect_async(
     url: str, api_key: str | None = None, *, timeout: float = TIMEOUT, patience: float = PATIENCE
 ) -> AsyncRemoteIndex:
-    """Like `connect`, with methods to await."""
+    """Like `connect`, with methods to await.
+
+    Args:
+        url: As for `connect`.
+        api_key: As for `connect`.
+        timeout: As for `connect`.
+        patience: As for `connect`.
+
+    Returns:
+        The index that the service holds.
+    """
     return AsyncRemoteIndex(httpx.AsyncClient(**_options(url, api_key, timeout)), patience)
 
 
@@ -116,10 +136,26 @@ class RemoteIndex(_Remote):
         like: Any = None, unlike: Any = (), text: str | None = None, codes: str | None = None,
         **options: Any,
     ) -> Any:  # fmt: skip
-        """Hits, or a list of Hits for several pictures; see `MCHIndex.search`.
+        """Searches as `MCHIndex.search` does.
 
-        `query` is a picture or several: a file name, bytes, a file object, a Pillow image or an
-        array. Text in `like` and `unlike` is an id. `id` also takes a box for its `region`.
+        Args:
+            query: A picture or several: a file name, bytes, a file object, a Pillow image or an
+                array.
+            k: The number of images to find.
+            id: Instead of a query: an image in the index.
+            region: A box in pixels or, with `id`, a box or the name of a region.
+            like: Several pictures or ids; text is an id.
+            unlike: With `like`: what hits should not be like.
+            text: Names of things.
+            codes: The `query.codes` of an earlier answer, which repeat its search.
+            **options: The further options of `MCHIndex.search`.
+
+        Returns:
+            Hits; for several pictures, a list of them.
+
+        Raises:
+            ServiceRefusedError: The service does not allow this.
+            ServiceError: The service cannot be reached, or has no time.
         """
         if query is not None and not one_image(query):
             return self._do(calls.searches(query, k, region, options))
@@ -128,8 +164,20 @@ class RemoteIndex(_Remote):
     def add(
         self, images: Any, ids: Any = None, *, metadata: Mapping[str, Any] | None = None
     ) -> Added:
-        """Sends pictures, which the service keeps and adds: files, folders, or, with names in
-        `ids`, pictures in memory. `metadata` is for all of them. What it returns for is on disk."""
+        """Sends pictures, which the service keeps and adds. What it returned for is on disk.
+
+        Args:
+            images: Files, folders, or, with names in `ids`, pictures in memory.
+            ids: The names of pictures in memory.
+            metadata: One mapping for all of them.
+
+        Returns:
+            What became of each picture.
+
+        Raises:
+            ServiceRefusedError: The service does not allow this.
+            ServiceError: The service cannot be reached, or has no time.
+        """
         return calls.joined(self._do(call) for call in calls.additions(images, ids, metadata))
 
     def remove(self, ids: Id | Iterable[Id], *, files: bool = False) -> int:

@@ -2,7 +2,7 @@
 
 An actor has a name, outlives the process that made it, and is restarted when it dies; it then opens
 its index again. Calls are repeated here and not by Ray, which would wait for the same actor: a
-search can go on with a replica. Every method of `Shard` may be called again.
+search can continue with a replica. Every method of `Shard` may be called again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from mchindex.cluster.lines import Lines
 from mchindex.cluster.manifest import Manifest
 from mchindex.cluster.shard import Shard, create
 from mchindex.cluster.shards import Opener, Shards, model_of
-from mchindex.errors import MissingExtraError, ShardUnavailableError, StaleKeysError, StoreError
+from mchindex.errors import MissingExtraError, ShardUnavailableError, StaleWriteError, StoreError
 
 NAMESPACE = "mchindex"
 TOGETHER = 16  # calls that an actor answers at the same time
 SHARE = 0.001  # of a resource that a shard needs: it says where to run, not how much to use
+STARTING = 240.0  # seconds more that Ray may take to start the first processes
 PAUSE = 0.05  # seconds before an actor that has failed is asked again
+FIRST = 0.25  # seconds that a call is thought to take before there has been one
 HEDGE = 0.25  # seconds, besides four times the usual ones, after which a replica is asked, too
 
 
@@ -116,8 +118,12 @@ class ActorOpener(Opener):
             .remote(*given)
             for name, (function, *given) in calls.items()
         ]
+        needed = set(manifest.resources.values())
         try:
-            package.get(waiting, timeout=self._timeout)
+            package.wait(waiting, num_returns=len(waiting), timeout=self._timeout)
+            # The first process of a node may take long to start, if the node is there.
+            there = needed <= package.cluster_resources().keys()
+            package.get(waiting, timeout=STARTING if there else 0)
         except package.exceptions.RayTaskError as error:
             if "failed to import" in str(error.cause):
                 raise StoreError(
@@ -127,10 +133,9 @@ class ActorOpener(Opener):
                 ) from error
             raise error.cause from None
         except package.exceptions.GetTimeoutError:
-            needed = sorted(set(manifest.resources.values()))
             raise StoreError(
                 f"Ray did not start the shards in {self._timeout:g} s"
-                + (f": are there nodes with {', '.join(needed)}?" if needed else "")
+                + (f": are there nodes with {', '.join(sorted(needed))}?" if needed else "")
             ) from None
 
 
@@ -186,7 +191,7 @@ class _ActorShards(Shards):
     ) -> dict[int, Any]:
         self.check_current()
         copies = 1 if change else 1 + self.manifest.replicas
-        began, usual = time.monotonic(), self._usual.get(name, 1.0)
+        began, usual = time.monotonic(), self._usual.get(name, FIRST)
         hedge, turn = HEDGE + 4 * usual, next(self._turns)
         answers: dict[int, Any] = {}
         if not change:
@@ -198,7 +203,8 @@ class _ActorShards(Shards):
             calls = _Calls(self, self._ray, name, left, copies)
             calls.answers.update(answers)
             answers = calls.run(self._timeout, hedge, turn + 1)
-        self._usual[name] = 0.9 * usual + 0.1 * (time.monotonic() - began)
+        # One call that waited for the restart of an actor says little of the others.
+        self._usual[name] = 0.9 * usual + 0.1 * min(time.monotonic() - began, 2 * usual)
         return answers
 
     def send(self, shard: int, copy: int, name: str, arguments: Sequence[Any]) -> Any:
@@ -229,7 +235,7 @@ class _Calls:
         self.answers: dict[int, Any] = {}
         self._pending: dict[Any, tuple[int, int]] = {}  # a call to the shard and the copy
         self._failures: dict[int, str] = {}
-        self._stale: dict[int, StaleKeysError] = {}
+        self._stale: dict[int, StaleWriteError] = {}
 
     def run(self, timeout: float, hedge: float, turn: int) -> dict[int, Any]:
         """Asks another copy of a shard, too, if one has not answered after `hedge` seconds: a call
@@ -269,7 +275,7 @@ class _Calls:
         try:
             self.answers[shard] = self._ray.get(call)
         except errors.RayTaskError as error:
-            if not isinstance(error.cause, StaleKeysError):
+            if not isinstance(error.cause, StaleWriteError):
                 raise error.cause from None
             self._stale[shard] = error.cause
         except errors.RayError as error:

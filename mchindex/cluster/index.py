@@ -37,15 +37,15 @@ from mchindex.storage.lock import WriterLock, checked_wait
 from mchindex.storage.store import Store
 
 SHARDS = 2  # of a new cluster
-TIMEOUT = 30.0  # seconds in which a shard must answer
+TIMEOUT = 60.0  # seconds in which a shard must answer
 
 
 class ClusterIndex(MCHIndex):
-    """An index in shards. An image belongs to a shard by a hash of its id; a search asks all
-    shards, and its answer is the one that a single index of all images would give.
+    """An index in shards, with the methods of `MCHIndex`.
 
-    Each shard answers as of one moment of its own, so a search that runs while images are added
-    may see some of a commit.
+    An image belongs to a shard by a hash of its id. A search asks all shards, and its answer is the
+    one that a single index of all images would give. Each shard answers as of one moment of its
+    own, so a search that runs while images are added may see some of a commit.
     """
 
     _store: ClusterStore
@@ -72,20 +72,35 @@ class ClusterIndex(MCHIndex):
         device: str | None = None,
         precision: Precision | None = None,
     ) -> ClusterIndex:
-        """Opens the cluster in the folder `path`, or creates it if `create` is true.
+        """Opens the cluster in the folder `path`, or creates it.
 
-        `shards` is the number of shards of a new cluster, 2 by default, and `replicas` how many
-        further processes search each shard, by default none; `rebalance` changes them. A replica
-        runs on the machine of its shard and reads the same folder.
-        `resources` names resources of Ray, such as one per machine: the shards are spread over
-        them, and each runs only where its resource is. By default, they run anywhere.
-        `address` is that of a running Ray, "auto" for the one of this machine, and "local" starts
-        one that ends with this process. None opens the shards in this process, without Ray.
-        `encoders` is how many processes encode images when many files are added: by default one per
-        core that Ray has or, if `device` is "cuda", one per GPU.
-        `timeout` is how many seconds a search waits for a shard that does not answer; then it
-        raises ShardUnavailableError or, if `partial` is true, returns what the others found, with
-        `partial` set in the answer. The other options are those of `MCHIndex.open`.
+        Args:
+            path: The folder of the cluster.
+            model: As for `MCHIndex.open`.
+            shards: The number of shards of a new cluster, 2 by default; `rebalance` changes it.
+            replicas: How many further processes search each shard, by default none. A replica runs
+                on the machine of its shard and reads the same folder.
+            resources: Names of resources of Ray, such as one per machine: the shards are spread
+                over them, and each runs only where its resource is. By default, they run anywhere.
+            address: That of a running Ray, "auto" for the one of this machine; "local" starts one
+                that ends with this process. None opens the shards in this process, without Ray.
+            encoders: How many processes encode images when many files are added: by default one per
+                core that Ray has or, if `device` is "cuda", one per GPU.
+            timeout: How many seconds a search waits for a shard that does not answer.
+            partial: Whether a search then returns what the other shards found, with `partial` set
+                in the answer, rather than raise ShardUnavailableError.
+            bits: As for `MCHIndex.open`.
+            create: As for `MCHIndex.open`.
+            wait: As for `MCHIndex.open`.
+            device: As for `MCHIndex.open`.
+            precision: As for `MCHIndex.open`.
+
+        Returns:
+            The cluster. Close it, or use it in a `with` statement.
+
+        Raises:
+            NotAnIndexError: There is no cluster, and `create` is false.
+            ShardUnavailableError: A shard cannot be started.
         """
         checked_wait(wait)
         if encoders is not None and (type(encoders) is not int or encoders < 1):
@@ -141,11 +156,16 @@ class ClusterIndex(MCHIndex):
         resources: Sequence[str] | None = None,
         progress: bool | Progress | None = None,
     ) -> None:
-        """Moves the images to another number of shards, or to other resources, and changes how many
-        replicas there are. Searches go on; adding waits.
+        """Moves the images to another number of shards, or to other resources.
 
-        If it is interrupted, the cluster stays as it is, and calling it again goes on where it
-        stopped, unless images have been added, changed or removed meanwhile.
+        Searches go on; adding waits. If it is interrupted, the cluster stays as it is. Call it
+        again to continue; it starts anew if images have been added, changed or removed meanwhile.
+
+        Args:
+            shards: The number of shards. By default, it stays.
+            replicas: How many further processes search each shard. By default, it stays.
+            resources: As for `open`.
+            progress: As for `add`.
         """
         if shards is not None:
             check_shards(shards)
@@ -155,8 +175,12 @@ class ClusterIndex(MCHIndex):
             rebalance(self._store, shards, replicas, resources, self.wait, report)
 
     def stats(self) -> dict[str, Any]:
-        """Like `MCHIndex.stats`, of all shards together; a code that several shards have counts
-        as several buckets."""
+        """Like `MCHIndex.stats`, of all shards together.
+
+        Returns:
+            The sums over the shards, so a code that several shards have counts as several buckets,
+            and the `shards` one by one.
+        """
         parts = self._store.everywhere("stats")
         total = {
             name: sum(part[name] for part in parts)
@@ -174,6 +198,14 @@ class ClusterIndex(MCHIndex):
         }  # fmt: skip
 
     def backup(self, path: str | os.PathLike[str]) -> None:
+        """Refuses: back up each shard, an ordinary index, while nothing is added.
+
+        Args:
+            path: Not used.
+
+        Raises:
+            StoreError: Always.
+        """
         raise StoreError(
             f"{self.path} is a cluster: back up each of its shards, an ordinary index, while "
             "nothing is added"

@@ -5,14 +5,13 @@ listens on a port, which it tells, with a random key, whoever asks through Ray. 
 change nothing go this way. What is not answered here is asked through Ray: while a shard is being
 restarted, or where a firewall closes the port.
 
-Messages are pickled, as Ray's are, and are read only from a caller that has sent the key.
+Messages are read only from a caller that has sent the key, and are no pickles: see `wire.py`.
 """
 
 from __future__ import annotations
 
 import hmac
 import multiprocessing.connection
-import pickle
 import secrets
 import socket
 import socketserver
@@ -20,6 +19,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from mchindex.cluster.wire import decode, encode
 
 KEY_BYTES = 32
 PATIENCE = 5.0  # seconds that a caller may take to send the key, or a shard to accept a caller
@@ -77,7 +78,7 @@ def _answer(line: socket.socket, key: bytes, call: Callable[..., Any]) -> None:
             outcome = True, call(name, *arguments)
         except Exception as error:
             outcome = False, error
-        _send(line, outcome)
+        _send(line, encode(outcome))
 
 
 class Lines:
@@ -98,11 +99,14 @@ class Lines:
         """The answers that came within `wait` seconds. Raises what a shard raised."""
         end = time.monotonic() + wait
         under_way: dict[socket.socket, Place] = {}
+        messages: dict[int, bytes] = {}  # shards often get the same arguments
         for place, given in arguments.items():
-            if (line := self._take(place)) is None:
+            if (line := self._take(place, end)) is None:
                 continue
+            if (message := messages.get(id(given))) is None:
+                message = messages[id(given)] = encode((name, tuple(given)))
             try:
-                _send(line, (name, given), end)
+                _send(line, message, end)
             except OSError:
                 self._drop(place, line)
             else:
@@ -114,7 +118,7 @@ class Lines:
                 place = under_way.pop(line)
                 try:
                     done, answer = _receive(line, end)
-                except (OSError, EOFError):
+                except (OSError, EOFError, ValueError):
                     self._drop(place, line)
                     continue
                 with self._lock:
@@ -129,8 +133,9 @@ class Lines:
             raise error
         return answers
 
-    def _take(self, place: Place) -> socket.socket | None:
-        """A connection that nobody uses, or a new one; None if there cannot be one now."""
+    def _take(self, place: Place, end: float) -> socket.socket | None:
+        """A connection that nobody uses, or a new one; None if there cannot be one now, or not
+        until a moment."""
         with self._lock:
             if idle := self._idle.get(place):
                 return idle.pop()
@@ -140,7 +145,8 @@ class Lines:
         if door is None:
             return None
         try:
-            line = socket.create_connection((door.host, door.port), PATIENCE)
+            wait = max(0.001, min(PATIENCE, end - time.monotonic()))
+            line = socket.create_connection((door.host, door.port), wait)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line.sendall(door.key)
         except OSError:
@@ -185,18 +191,18 @@ def _ready(lines: Mapping[socket.socket, Any], wait: float) -> list[socket.socke
     return ready
 
 
-def _send(line: socket.socket, value: Any, end: float | None = None) -> None:
-    """Sends a value, until a moment at most. Raises OSError."""
-    message = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+def _send(line: socket.socket, message: bytes, end: float | None = None) -> None:
+    """Sends a message, until a moment at most. Raises OSError."""
     _limit(line, end)
     line.sendall(len(message).to_bytes(8, "little") + message)
 
 
 def _receive(line: socket.socket, end: float | None = None) -> Any:
-    """A value that was sent. Raises OSError, and EOFError at the end of the connection."""
+    """The value of a message. Raises OSError, EOFError at the end of the connection, and
+    ValueError."""
     _limit(line, end)
     size = int.from_bytes(_exactly(line, 8), "little")
-    return pickle.loads(_exactly(line, size))  # noqa: S301  # from one who has the key
+    return decode(_exactly(line, size))
 
 
 def _limit(line: socket.socket, end: float | None) -> None:

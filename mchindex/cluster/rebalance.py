@@ -7,6 +7,7 @@ records have not been read yet stay valid. Adding waits: the writer's lock is he
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,12 +15,11 @@ from mchindex.cluster.manifest import Manifest, check_resources, spread
 from mchindex.cluster.placing import by_shard, shard_of
 from mchindex.cluster.shards import Shards
 from mchindex.cluster.store import ClusterStore
-from mchindex.errors import StaleKeysError, StoreDamagedError
+from mchindex.errors import StaleWriteError, StoreDamagedError
 from mchindex.progress import Progress, Step
 from mchindex.storage.records import Row
 
 PAGE = 1000  # images that are copied at a time
-TOKEN = "rebalance"  # noqa: S105  # names the writer, see `Shard.begin`
 
 
 def rebalance(
@@ -87,22 +87,30 @@ def _run_on(manifest: Manifest, names: Sequence[str], resources: Sequence[str]) 
 def _fill(store: ClusterStore, filled: Shards, progress: Progress) -> None:
     """Copies all images. A shard is filled in the order of keys, so its last key says what it
     already has."""
-    last: list[int] = filled.all("begin", TOKEN, change=True)
+    token = uuid.uuid4().hex  # names the writer, see `Shard.begin`
+    last: list[int] = filled.all("begin", token, change=True)
     total, number, after = store.state().images, len(filled), min(last)
     while rows := store.copies(after, PAGE):
         missing = [row for row in rows if row.key > last[shard_of(row.id, number)]]
         groups = by_shard(missing, _id, number)
-        calls = {i: (TOKEN, own, [row.key for row in own]) for i, own in groups.items()}
+        calls = {i: (token, own, [row.key for row in own]) for i, own in groups.items()}
         try:
             filled.ask("insert", calls, change=True)
-        except StaleKeysError:  # a shard was restarted
-            last = filled.all("begin", TOKEN, change=True)
+        except StaleWriteError:  # a shard was restarted
+            last = filled.all("begin", token, change=True)
             continue
         after = rows[-1].key
         done = sum(state[0] for state in filled.all("state"))
         progress(Step("moving", done, total, {}, "images"))
     decisions = by_shard(store.decisions().items(), lambda pair: pair[0], number)
-    filled.ask("decide", {i: (dict(own),) for i, own in decisions.items()}, change=True)
+    while decisions:
+        try:
+            filled.ask(
+                "decide", {i: (token, dict(own)) for i, own in decisions.items()}, change=True
+            )
+            break
+        except StaleWriteError:
+            filled.all("begin", token, change=True)
     if (copied := sum(state[0] for state in filled.all("state"))) != total:
         raise StoreDamagedError(f"{store.name}: only {copied} of {total} images could be copied")
 

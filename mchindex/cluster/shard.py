@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mchindex.cluster.lines import Door, Listener
-from mchindex.errors import NotAnIndexError, StaleKeysError
+from mchindex.errors import NotAnIndexError, StaleWriteError
 from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.facade import MCHIndex
 from mchindex.index.ranking import Near, Query, Reach, compared, nearest
@@ -218,41 +218,48 @@ class Shard:
     def stats(self) -> dict[str, Any]:
         return self._index.stats()
 
-    # Changing records.
+    # Changing records. Every change has the token of its writer: what a writer that has died, or
+    # has given up, sent off earlier may arrive late, when it would undo what came after it.
 
     def begin(self, token: str) -> int:
-        """Takes images only from a new writer, from now on; returns the last key. What a writer
-        that has died sent off earlier may arrive later, when its keys are no longer free."""
+        """Takes changes only from a new writer, from now on; returns the last key."""
         with self._live.writing(WAIT):
             self._writer = token
             return self._store.state().key
 
     def insert(self, token: str, rows: Sequence[Row], keys: Sequence[int]) -> dict[Id, Known]:
-        """Stores images under keys; returns those they replaced. Raises StaleKeysError."""
+        """Stores images under keys; returns those they replaced. Raises StaleWriteError."""
         with self._live.writing(WAIT):
             known = self._store.known([row.id for row in rows])
             if [known[row.id].key if row.id in known else 0 for row in rows] == list(keys):
                 return {}  # an earlier call did it, and its answer was lost
-            if token != self._writer:
-                raise StaleKeysError("the shard has been opened again, or has another writer")
+            self._check_writer(token)
             return dict(self._live.insert(rows, keys))
 
-    def remove(self, ids: Sequence[Id]) -> int:
+    def remove(self, token: str, ids: Sequence[Id]) -> int:
         with self._live.writing(WAIT, removing=True):
+            self._check_writer(token)
             return self._live.remove(ids)
 
-    def touch(self, ids: dict[Id, dict[str, Any]]) -> None:
+    def touch(self, token: str, ids: dict[Id, dict[str, Any]]) -> None:
         with self._live.writing(WAIT):
+            self._check_writer(token)
             self._store.touch(ids)
 
-    def decide(self, decisions: Mapping[Id, str | None]) -> list[Id]:
+    def decide(self, token: str, decisions: Mapping[Id, str | None]) -> list[Id]:
         with self._live.writing(WAIT):
+            self._check_writer(token)
             return self._store.decide(decisions)
 
-    def set_facts(self, facts: Mapping[str, Any]) -> None:
+    def set_facts(self, token: str, facts: Mapping[str, Any]) -> None:
         with self._store.writer(WAIT):
+            self._check_writer(token)
             self._store.set(**facts)
         self._live.refresh()
+
+    def _check_writer(self, token: str) -> None:
+        if token != self._writer:
+            raise StaleWriteError("the shard has been opened again, or has another writer")
 
 
 def create(

@@ -41,7 +41,7 @@ class Shards(ABC):
         """Calls a method of some shards, by their numbers, at the same time.
 
         A `change` is made by the shard itself, never by a replica. Raises what the method raises,
-        ShardUnavailableError, and ShardsMovedError. The `answers` of a StaleKeysError and of a
+        ShardUnavailableError, and ShardsMovedError. The `answers` of a StaleWriteError and of a
         ShardUnavailableError are those of the other shards.
         """
 

@@ -22,7 +22,7 @@ from mchindex.cluster.shards import Opener, Shards
 from mchindex.errors import (
     ShardsMovedError,
     ShardUnavailableError,
-    StaleKeysError,
+    StaleWriteError,
     StoreError,
 )
 from mchindex.storage.folder import Folder
@@ -146,19 +146,6 @@ class ClusterStore(Store):
 
         return self.run(work)
 
-    def _change(
-        self, name: str, things: Iterable[Any], id_of: Callable[[Any], Id], as_: Any
-    ) -> Any:
-        """Like `_each`, for what changes records: `as_` makes an argument of a shard's things."""
-        given = list(things)
-
-        def work(shards: Shards) -> list[Any]:
-            groups = by_shard(given, id_of, len(shards))
-            arguments = {i: (as_(own),) for i, own in groups.items()}
-            return list(shards.ask(name, arguments, change=True).values())
-
-        return self.run(work)
-
     # Its life.
 
     @property
@@ -204,6 +191,7 @@ class ClusterStore(Store):
         """Makes this the only writer of the cluster."""
         self.check_open()
         with self._writer.hold(wait):
+            self._token = ""  # another process may have written meanwhile
             if self._shards is not None:
                 self._reload(self._shards)
             if not self.rebalancing:
@@ -220,7 +208,8 @@ class ClusterStore(Store):
     def set(self, **facts: Any) -> None:
         self.save(self._manifest.with_facts(**facts))
         if self._shards is not None:
-            self.run(lambda shards: shards.all("set_facts", facts, change=True))
+            every = {i: [facts] for i in range(len(self._shards))}
+            self._change("set_facts", every, lambda groups: {i: (facts,) for i in groups})
 
     def __len__(self) -> int:
         return 0 if self._shards is None else self.state().images
@@ -315,59 +304,74 @@ class ClusterStore(Store):
 
     def insert_rows(self, rows: Sequence[Row]) -> dict[Id, Known]:
         """Stores images; returns those that they replaced. Their keys are above all others."""
-        left = list({row.id: row for row in rows}.values())
-        replaced: dict[Id, Known] = {}
+        latest = {row.id: row for row in rows}
+
+        def arguments(groups: Mapping[int, list[Row]]) -> dict[int, tuple[Any, ...]]:
+            left = {row.id for own in groups.values() for row in own}
+            ordered = [id for id in latest if id in left]
+            keys = {id: self._next_key + i for i, id in enumerate(ordered)}
+            self._next_key += len(left)
+            return {i: (own, [keys[row.id] for row in own]) for i, own in groups.items()}
+
+        groups = self._grouped(latest.values(), _id_of_row)
+        return _joined(self._change("insert", groups, arguments))
+
+    def remove_ids(self, ids: Sequence[Id]) -> int:
+        there = self.known(ids)  # a shard that is asked again would have removed none
+        self._change("remove", self._grouped(there, _itself), _each_as(list))
+        return len(there)
+
+    def touch(self, ids: dict[Id, dict[str, Any]]) -> None:
+        self._change("touch", self._grouped(ids.items(), _first), _each_as(dict))
+
+    def decide(self, decisions: Mapping[Id, str | None]) -> list[Id]:
+        found = self._change("decide", self._grouped(decisions.items(), _first), _each_as(dict))
+        return [id for ids in found for id in ids]
+
+    def _grouped(self, things: Iterable[T], id_of: Callable[[T], Id]) -> dict[int, list[T]]:
+        """Things by the shard that they belong to. No rebalance ends while this is the writer."""
+        return by_shard(things, id_of, len(self._manifest.shards))
+
+    def _change(
+        self,
+        name: str,
+        groups: Mapping[int, list[T]],
+        arguments: Callable[[Mapping[int, list[T]]], Mapping[int, tuple[Any, ...]]],
+    ) -> list[Any]:
+        """The answers of shards to a method that changes something, given what it is to change in
+        each. `arguments` makes the arguments of that, without the writer's token."""
+        answers: list[Any] = []
         for _ in range(TRIES):
+            if not groups:
+                return answers
             if not self._token:
                 self._token = uuid.uuid4().hex
                 last = self.run(lambda shards: shards.all("begin", self._token, change=True))
                 self._next_key = 1 + max(last)
-            keys = {row.id: self._next_key + i for i, row in enumerate(left)}
-            self._next_key += len(left)
-            groups = by_shard(left, _id_of_row, len(self._manifest.shards))
-            calls = {
-                i: (self._token, own, [keys[row.id] for row in own]) for i, own in groups.items()
-            }
+            calls = {i: (self._token, *own) for i, own in arguments(groups).items()}
             try:
-                done = self.run(partial(_insert, calls=calls))
-            except StaleKeysError as error:
-                # A shard has been restarted. What the others took keeps its keys.
-                for i, own in error.answers.items():
-                    replaced.update(own)
-                    del groups[i]
-                kept = {row.id for own in groups.values() for row in own}
-                left = [row for row in left if row.id in kept]
+                answers += self.run(partial(_called, name=name, calls=calls)).values()
+                return answers
+            except StaleWriteError as error:
+                # A shard has been restarted, and knows no writer. The others are done.
+                answers += error.answers.values()
+                groups = {i: own for i, own in groups.items() if i not in error.answers}
                 self._token = ""
-            else:
-                for own in done.values():
-                    replaced.update(own)
-                return replaced
         raise StoreError(f"{self.name}: another process writes to its shards: end it")
 
-    def forget_keys(self) -> None:
-        """Another process may have written meanwhile."""
-        self._token = ""
 
-    def remove_ids(self, ids: Sequence[Id]) -> int:
-        there = self.known(ids)  # a shard that is asked again would have removed none
-        self._change("remove", there, _itself, list)
-        return len(there)
+def _called(shards: Shards, name: str, calls: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
+    return shards.ask(name, calls, change=True)
 
-    def touch(self, ids: dict[Id, dict[str, Any]]) -> None:
-        self._change("touch", ids.items(), _first, dict)
 
-    def decide(self, decisions: Mapping[Id, str | None]) -> list[Id]:
-        found = self._change("decide", decisions.items(), _first, dict)
-        return [id for ids in found for id in ids]
+def _each_as(kind: Callable[[list[Any]], Any]) -> Callable[[Mapping[int, list[Any]]], Any]:
+    """Gives each shard its things as one argument."""
+    return lambda groups: {i: (kind(own),) for i, own in groups.items()}
 
 
 def _itself(id: Any) -> Id:
     name: Id = id
     return name
-
-
-def _insert(shards: Shards, calls: Mapping[int, Sequence[Any]]) -> dict[int, dict[Id, Known]]:
-    return shards.ask("insert", calls, change=True)
 
 
 def _id_of_row(row: Row) -> Id:

@@ -72,7 +72,6 @@ class ClusterTable(LiveTable):
     @contextmanager
     def writing(self, wait: float, *, removing: bool = False) -> Iterator[None]:
         with self._cluster.writer(wait):
-            self._cluster.forget_keys()
             yield
 
     def insert(self, rows: Sequence[Row], keys: Sequence[int] | None = None) -> Mapping[Id, Known]:

@@ -32,11 +32,17 @@ Codes = tuple[bytes, bytes | None]  # the codes and the fine codes of an image, 
 
 @dataclass(frozen=True)
 class Failure:
-    """An image that could not be added, and why."""
+    """An image that could not be added, and why.
+
+    Attributes:
+        name: Its file or its number.
+        reason: What is wrong.
+        extra: The extra that reads its format, if it is not installed.
+    """
 
     name: str
     reason: str
-    extra: str | None = None  # the extra that reads it, if it is not installed
+    extra: str | None = None
 
     def __str__(self) -> str:
         # A file name need not be valid text.
@@ -45,14 +51,24 @@ class Failure:
 
 @dataclass
 class Added(Sequence[Id]):
-    """The result of `add`. As a sequence, it holds the ids of the given images that are now in the
-    index, in the order in which they were given."""
+    """The result of `add`.
+
+    As a sequence, it holds the ids of the given images that are now in the index, in the order in
+    which they were given.
+
+    Attributes:
+        added: New images.
+        replaced: Images that were in the index, and have changed.
+        skipped: Images that have not changed.
+        failed: Images that could not be added.
+        ignored: Files in folders that are not images.
+    """
 
     added: list[Id] = field(default_factory=list)
     replaced: list[Id] = field(default_factory=list)
-    skipped: list[Id] = field(default_factory=list)  # unchanged since they were added
+    skipped: list[Id] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)  # files in folders that are not images
+    ignored: list[str] = field(default_factory=list)
     _ids: list[Id] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
@@ -81,11 +97,17 @@ class Added(Sequence[Id]):
 
 @dataclass(frozen=True)
 class Commit(Step):
-    """A step of `add`. The images it reports are on disk."""
+    """A step of `add`. The images that it reports are on disk.
 
-    ids: Sequence[Id] = ()  # stored since the last step
-    failed: Sequence[Failure] = ()  # since the last step
-    seconds: float = 0.0  # since the start
+    Attributes:
+        ids: Stored since the last step.
+        failed: Those that could not be added since the last step.
+        seconds: Since the start.
+    """
+
+    ids: Sequence[Id] = ()
+    failed: Sequence[Failure] = ()
+    seconds: float = 0.0
 
 
 OnCommit = Callable[[Commit], None]

@@ -15,6 +15,7 @@ from mchindex.regions import Box
 # Different photographs of COCO have about 0.0 on average, and 0.7 if one is the nearest of 4,000.
 UNLIKE, ALIKE = 0.2, 0.5
 ALL = 0.85  # the share of a picture's area from which on a part counts as all of it
+MOST = 0.6  # the share from which on a part is so large that its place says little
 SAME_KIND = 8  # codes that differ in at most 1 of 8 bits mean the same kind of thing
 
 
@@ -47,9 +48,14 @@ def explain(
     ):
         if match := find_in(query, picture):
             box = None if _all(match) else match.box
-            return Reason(_same(match, "same picture", ""), True, box)
+            most = _area(match.box) >= MOST
+            text = "same picture, cropped" if most else f"same picture, {_place(match.box)}"
+            return Reason(_mirrored("same picture" if box is None else text, match), True, box)
         if match := find_in(picture, query):
-            return Reason(_same(match, "part of the query", "its "), True)
+            text = "part of the query"
+            if not _all(match):
+                text += f", its {_place(match.box)}"
+            return Reason(_mirrored(text, match), True)
     if words:
         return Reason(", ".join(words))
     if hit.similarity is not None and hit.similarity >= ALIKE:
@@ -57,18 +63,21 @@ def explain(
     if hit.distance < 0:  # words have no code
         return Reason("shows what was named")
     if hit.distance * SAME_KIND <= bits:
-        return Reason(f"same kind of thing (distance {hit.distance})")
-    return Reason(f"less alike (distance {hit.distance})")
+        return Reason("same kind of thing")
+    return Reason("somewhat alike")
 
 
-def _same(match: Match, what: str, whose: str) -> str:
-    text = what if _all(match) else f"{what}, {whose}{_place(match.box)}"
-    return text + (", mirrored" if match.mirrored else "")
+def _mirrored(text: str, match: Match) -> str:
+    return f"{text}, mirrored" if match.mirrored else text
 
 
 def _all(match: Match) -> bool:
-    x0, y0, x1, y1 = match.box
-    return (x1 - x0) * (y1 - y0) >= ALL
+    return _area(match.box) >= ALL
+
+
+def _area(box: Box) -> float:
+    x0, y0, x1, y1 = box
+    return (x1 - x0) * (y1 - y0)
 
 
 def _place(box: Box) -> str:

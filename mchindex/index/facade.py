@@ -64,15 +64,26 @@ COMMIT = 1 << 20  # bytes per commit in both, on a disk with little room
 
 @dataclass(frozen=True)
 class Stored:
-    """An image in the index."""
+    """An image in the index.
+
+    Attributes:
+        id: Its id, as it was given, or the absolute path of its file.
+        path: The file that it was read from; None for a picture in memory or your own codes.
+        metadata: Its metadata.
+        size: Width and height in pixels, upright; None if unknown.
+        regions: The names of the regions that have a code.
+        boxes: These regions in pixels, (x0, y0, x1, y1).
+        keep: The probability with which the policy kept each region.
+        codes: Their codes, (regions, bits // 8) uint8.
+    """
 
     id: Id
     path: str | None
     metadata: dict[str, Any]
-    size: tuple[int, int] | None  # width and height
-    regions: tuple[str, ...]  # that have a code
-    boxes: tuple[PixelBox | None, ...]  # of these regions
-    keep: NDArray[np.float32]  # the probability with which each was kept
+    size: tuple[int, int] | None
+    regions: tuple[str, ...]
+    boxes: tuple[PixelBox | None, ...]
+    keep: NDArray[np.float32]
     codes: NDArray[np.uint8]
 
 
@@ -93,7 +104,18 @@ class MCHIndex:
         device: str | None = None,
         precision: Precision | None = None,
     ) -> None:
-        """Creates an index in memory. With `bits` and no model, it takes your own codes."""
+        """Creates an index in memory.
+
+        Args:
+            model: The name of a shipped model, the folder of a model, or a model.
+            bits: Without a model: the width of your own codes, from 8 to 256.
+            wait: How many seconds to wait for another thread that is writing.
+            device: "cpu", "cuda", "cuda:1" …, or "auto".
+            precision: "float", or "int8", which is faster.
+
+        Raises:
+            ModelError: The model does not exist or cannot be used.
+        """
         if _store is None:
             checked_wait(wait)
             _check_is_model(model)
@@ -126,16 +148,31 @@ class MCHIndex:
         device: str | None = None,
         precision: Precision | None = None,
     ) -> MCHIndex:
-        """Opens the index in the folder `path`, or creates it if `create` is true.
-
-        `model` is the name of a shipped model, the folder of a model, or a model. By default, an
-        existing index uses the model that filled it, and a new one uses coco-64. A new index with
-        `bits` and no model takes your own codes. `wait` is how many seconds to wait for another
-        process that is writing before StoreBusyError is raised; `math.inf` waits for ever.
-        `precision` is that of a new index: "float", or "int8", which is faster and which shipped
-        models have by default on a CPU. An index keeps its precision.
+        """Opens the index in the folder `path`, or creates it.
 
         An index that cannot be written to, such as one on a read-only disk, can still be searched.
+
+        Args:
+            path: The folder of the index.
+            model: The name of a shipped model, the folder of a model, or a model. By default, an
+                existing index uses the model that filled it, and a new one uses coco-64.
+            bits: For a new index without a model: the width of your own codes, from 8 to 256.
+            create: Whether to create the index if there is none.
+            wait: How many seconds to wait for another process that is writing before StoreBusyError
+                is raised; `math.inf` waits for ever.
+            device: "cpu", "cuda", "cuda:1" …, or "auto".
+            precision: That of a new index: "float", or "int8", which is faster and which shipped
+                models have by default on a CPU. An index keeps its precision.
+
+        Returns:
+            The index. Close it, or use it in a `with` statement.
+
+        Raises:
+            NotAnIndexError: There is no index, and `create` is false.
+            ModelMismatchError: Another model filled the index.
+            ModelError: The model does not exist or cannot be used.
+            StoreVersionError: A newer version of mchindex wrote the index.
+            StoreDamagedError: Its file is damaged.
         """
         checked_wait(wait)
         folder = Path(path)
@@ -186,23 +223,32 @@ class MCHIndex:
         batch: int = BATCH,
         again: bool = False,
     ) -> Added:
-        """Adds images: files, folders, patterns, file objects, Pillow images, arrays, tensors, or
-        any iterable of these.
+        """Adds images. Those that have not changed since they were added are skipped.
 
-        `ids`: one per image, text or integers, all different. By default, the id of a file is its
-        absolute path, and pictures in memory are numbered. An image whose id is already in the
-        index is replaced if it has changed.
-        `metadata`: one mapping for all images, an iterable with one mapping per image, or a
-        function of the path (of the id, for a picture in memory).
-        `progress`: a function that is called with a `Commit` after each commit, or whether to show
-        a progress bar. None shows one on a terminal.
-        `again`: whether to encode unchanged images, too, that have no fine codes yet, because an
-        earlier version added them.
+        Committed images survive a crash. To continue an interrupted `add`, run it again.
 
-        A single image that cannot be read raises ImageError. Of several images, those that cannot
-        be read, whose metadata cannot be stored, or whose id an earlier one has, are listed in the
-        result's `failed`. An exception of a metadata function is raised. Committed images survive a
-        crash. To continue an interrupted `add`, run it again.
+        Args:
+            images: Files, folders, patterns, bytes, file objects, Pillow images, arrays, tensors,
+                or any iterable of these.
+            ids: One per image, text or integers, all different. By default, the id of a file is its
+                absolute path, and pictures in memory are numbered. An image whose id is already in
+                the index is replaced if it has changed.
+            metadata: One mapping for all images, an iterable with one mapping per image, or a
+                function of the path (of the id, for a picture in memory).
+            progress: A function that is called with a `Commit` after each commit, or whether to
+                show a progress bar. None shows one on a terminal.
+            batch: The largest number of images per commit.
+            again: Whether to encode unchanged images, too, that have no fine codes yet, because an
+                earlier version added them.
+
+        Returns:
+            What became of each image. Of several images, `failed` lists those that cannot be read,
+            whose metadata cannot be stored, or whose id an earlier one has.
+
+        Raises:
+            ImageError: A single image was given and cannot be read.
+            StoreBusyError: Another process is writing to the index.
+            StoreError: The disk is full, or the index cannot be written to.
         """
         return self._add(images, ids, metadata, progress, batch, update=False, again=again)
 
@@ -215,7 +261,22 @@ class MCHIndex:
         progress: bool | OnCommit | None = None,
         batch: int = BATCH,
     ) -> Added:
-        """Like `add`, but encodes unchanged images again, and fails for ids not in the index."""
+        """Like `add`, but encodes unchanged images again, and fails for ids not in the index.
+
+        Args:
+            images: As for `add`.
+            ids: As for `add`.
+            metadata: As for `add`.
+            progress: As for `add`.
+            batch: As for `add`.
+
+        Returns:
+            What became of each image; ids that are not in the index are in `failed`.
+
+        Raises:
+            ImageError: A single image was given and cannot be read.
+            StoreError: The index cannot be written to.
+        """
         return self._add(images, ids, metadata, progress, batch, update=True)
 
     def _add(
@@ -256,11 +317,22 @@ class MCHIndex:
         *,
         metadata: Sequence[Metadata | None] | None = None,
     ) -> int:
-        """Adds images with your own codes: ids (n,), codes (n, bits // 8) as np.packbits makes.
+        """Adds images with your own codes, and replaces those that are already in the index.
 
-        Rows with the same id are one image with several codes; `regions` (n,) numbers them. An
-        image that is already in the index is replaced. `metadata` has one entry per distinct id, in
-        order of first appearance. Returns the number of images.
+        Args:
+            ids: The image of each code, (n,). Rows with the same id are one image with several
+                codes.
+            codes: The codes, (n, bits // 8), as np.packbits makes them.
+            regions: Numbers from 0 to 255 that say which part of its image each code describes,
+                (n,).
+            metadata: One entry per distinct id, in order of first appearance.
+
+        Returns:
+            The number of images.
+
+        Raises:
+            ValueError: Shapes, types or widths do not fit; nothing is added.
+            StoreBusyError: Another process is writing to the index.
         """
         with self._live.writing(self.wait):
             rows = rows_of_codes(ids, codes, regions, metadata, self.bits)
@@ -271,10 +343,20 @@ class MCHIndex:
     def add_records(
         self, rows: Iterable[Row], fine: tuple[int, str] | None = None
     ) -> tuple[int, int]:
-        """Stores records of another index; returns how many images were added and replaced.
+        """Stores records of another index.
 
-        The caller ensures that their codes come from the same model. `fine` says what their fine
-        codes are, by bits and fingerprint; if this index has others, they are left out.
+        The caller ensures that their codes come from the same model.
+
+        Args:
+            rows: The records.
+            fine: What their fine codes are, by bits and fingerprint; if this index has others, they
+                are left out.
+
+        Returns:
+            How many images were added, and how many replaced.
+
+        Raises:
+            ValueError: A record cannot be stored; those before it may have been.
         """
         added = replaced = 0
         with self._live.writing(self.wait):
@@ -319,7 +401,18 @@ class MCHIndex:
             yield group
 
     def remove(self, ids: Id | Iterable[Id] | None = None, *, filter: Filter | None = None) -> int:
-        """Removes images by id, or all that match a filter; returns how many were removed."""
+        """Removes images from the index. Their files stay.
+
+        Args:
+            ids: An id or several. Ids that are not in the index are ignored.
+            filter: Instead of ids: removes all images whose metadata matches.
+
+        Returns:
+            The number of images removed.
+
+        Raises:
+            StoreBusyError: Another process is writing to the index.
+        """
         if (ids is None) == (filter is None):
             raise TypeError("remove takes ids or a filter")
         if filter is not None:
@@ -333,8 +426,14 @@ class MCHIndex:
             return self._live.remove(wanted)
 
     def prune(self, within: str | os.PathLike[str] | None = None) -> list[Id]:
-        """Removes the images whose files no longer exist, all or those in a folder; returns their
-        ids."""
+        """Removes the images whose files no longer exist.
+
+        Args:
+            within: Only those of files in this folder. By default, all.
+
+        Returns:
+            The ids of the images removed.
+        """
         root = None if within is None else os.path.join(os.path.abspath(within), "")
         with self._live.writing(self.wait, removing=True):
             lost = [
@@ -349,7 +448,15 @@ class MCHIndex:
         return lost
 
     def set_metadata(self, id: Id, metadata: Metadata) -> None:
-        """Replaces the metadata of an image."""
+        """Replaces the metadata of an image.
+
+        Args:
+            id: The image.
+            metadata: A mapping that JSON can hold.
+
+        Raises:
+            KeyError: The image is not in the index.
+        """
         (name,) = resolved_ids(self._store, [id])
         with self._live.writing(self.wait):
             if not self._store.known([name]):
@@ -394,28 +501,45 @@ class MCHIndex:
         text: str | None = None,
         **limits: Unpack[Limits],
     ) -> Hits | Answers:
-        """The k images that match an image best (Hits), or each of several images (Answers).
+        """Finds the k images that match best.
 
-        `region` searches by a part of the query: a box (x0, y0, x1, y1) in pixels.
-        `id` instead of a query finds more images like one in the index, which is left out of the
-        hits; `region` is then the name of one of its regions that has a code ("top-left").
-        `like` instead of a query takes several images, or ids of images in the index, and finds
-        what is like all of them; `unlike` pushes away what is like any of its images. Text that is
-        an id in the index means that image; other text is a file. A pair (image, region) means a
-        part: a box in pixels or, for an id, the name of a region. Images given by id are left out
-        of the hits.
-        `text` instead of a query finds things by their names: "dog", or "dog, sofa" for both, or
-        "dog, -person" for one without the other. `words` lists the names that the model knows.
+        Give one of `query`, `id`, `like` and `text`.
 
-        `rank`: "best" puts first what looks most like the query, then what shows the same things;
-        "fine" looks for the same picture, its copies and parts; "code" is the order of Algorithm 1,
-        by the distance of codes alone. The default is "best" if all images have fine codes.
-        `offset` skips hits: `offset=10` gives the second page of ten.
-        `max_radius` limits the distance and `max_buckets` the work. If a limit may have kept images
-        out, `exact` is False and `limited_by` names the limit.
-        `filter` compares metadata: {"album": "2024", "year": {">=": 2020}, "camera.model": "X100"};
-        a list of values means any of them. `allowed` restricts the search to these ids, and
-        `exclude` leaves ids out.
+        Args:
+            query: An image, or an iterable of images, which are answered together.
+            k: The number of images to find.
+            id: Finds more images like this one in the index, which is left out of the hits.
+            region: Searches by a part of the query: a box (x0, y0, x1, y1) in pixels, or with `id`
+                the name of one of its regions that has a code ("top-left").
+            like: Several images, or ids of images in the index: finds what is like all of them.
+                Text that is an id in the index means that image; other text is a file. A pair
+                (image, region) means a part. Images given by id are left out of the hits.
+            unlike: With `like`: pushes away what is like any of these.
+            text: Finds things by their names: "dog", or "dog, sofa" for both, or "dog, -person" for
+                one without the other. `words` lists the names that the model knows.
+            rank: "best" puts first what looks most like the query, then what shows the same things;
+                "fine" looks for the same picture, its copies and parts; "code" is the order of
+                Algorithm 1, by the distance of codes alone. The default is "best" if all images
+                have fine codes.
+            offset: Hits to skip: `offset=10` gives the second page of ten.
+            max_radius: The largest Hamming distance.
+            max_buckets: The largest number of buckets to visit.
+            filter: Conditions on the metadata: {"album": "2024", "year": {">=": 2020},
+                "camera.model": "X100"}. A list of values means any of them.
+            allowed: Restricts the search to these ids.
+            exclude: Leaves these ids out.
+            threads: The number of threads; 0 means all cores.
+
+        Returns:
+            The hits, best first; for several images, the hits of each. If a limit may have kept
+            images out, `exact` is False and `limited_by` names the limit.
+
+        Raises:
+            ImageError: A query cannot be read.
+            KeyError: `id` is not in the index.
+            UnknownWordError: `text` holds a word that the model does not know.
+            NoFineCodesError: The rank needs fine codes, and images have none.
+            ModelMismatchError: The model is not the one that filled the index.
         """
         if [query is None, id is None, text is None, like is None].count(False) != 1:
             raise TypeError(
@@ -454,7 +578,25 @@ class MCHIndex:
         allowed: Iterable[Id] | None = None,
         threads: int = 0,
     ) -> Hits:
-        """All images within a Hamming radius (inclusive) of an image, nearest first."""
+        """Finds all images within a Hamming radius of an image, nearest first.
+
+        Args:
+            query: An image.
+            radius: The largest distance, inclusive.
+            id: Instead of a query: an image in the index, which is left out of the hits.
+            region: As for `search`.
+            filter: As for `search`.
+            allowed: As for `search`.
+            threads: As for `search`.
+
+        Returns:
+            The hits, ordered by distance.
+
+        Raises:
+            ImageError: The query cannot be read.
+            KeyError: `id` is not in the index.
+            ValueError: There are more than 2^26 hits.
+        """
         if (query is None) == (id is None):
             raise TypeError("within takes either a query or the id of an image in the index")
         leave_out: list[list[Id]] = []
@@ -481,9 +623,18 @@ class MCHIndex:
     def search_codes(
         self, codes: ArrayLike, k: int = 10, **limits: Unpack[Limits]
     ) -> Hits | Answers:
-        """The k images nearest to each code: codes (n, bits // 8) -> Answers.
+        """Finds the k images nearest to each of your own codes.
 
-        One code, (bits // 8,), gives Hits. The limits are those of `search`.
+        Args:
+            codes: Packed codes, (n, bits // 8), or one code, (bits // 8,).
+            k: The number of images to find.
+            **limits: The options of `search`, from `rank` on.
+
+        Returns:
+            The hits of each code; of one code, its hits.
+
+        Raises:
+            ValueError: The codes have another width than the index.
         """
         array = np.asarray(codes)
         query = Query(array[None] if array.ndim == 1 else array)
@@ -498,10 +649,17 @@ class MCHIndex:
         id: Id | None = None,
         region: Sequence[float] | str | None = None,
     ) -> dict[Id, list[str]]:
-        """The names of things that a query and each of its hits probably show, by the hits' ids.
+        """Names the things that a query and each of its hits probably show.
 
-        The query is given as to `search`. A hit has three names at most, of things that are as
-        specific as can be told. There are none if the model knows no words.
+        Args:
+            hits: The answer to the query.
+            query: The query, as it was given to `search`.
+            id: As for `search`.
+            region: As for `search`.
+
+        Returns:
+            At most three names per hit, by the ids of the hits, as specific as can be told. There
+            are none if the model knows no words.
         """
         if (query is None) == (id is None):
             raise TypeError("in_common takes either a query or the id of an image in the index")
@@ -510,7 +668,14 @@ class MCHIndex:
         )
 
     def words(self, prefix: str = "") -> list[str]:
-        """The words that `search(text=…)` takes and that start with `prefix`, in order."""
+        """Lists the words that `search(text=…)` takes.
+
+        Args:
+            prefix: Only words that start with this.
+
+        Returns:
+            The words in alphabetical order.
+        """
         return self.queries.known_words().starting(prefix)
 
     # Duplicates.
@@ -523,13 +688,20 @@ class MCHIndex:
         progress: bool | Progress | None = None,
         threads: int = 0,
     ) -> Duplicates:
-        """Groups of images of the same picture, each with the image to keep: the one with the most
-        pixels, then the largest file, then the oldest.
+        """Finds groups of images of the same picture. Nothing is changed: see `discard`.
 
-        `level`: "copy" finds files saved again, resized or mildly edited; "similar" also finds
-        stronger edits and shots taken one after the other, and makes more mistakes. `filter`
-        compares only images with this metadata. `progress` and `threads` are as in `add` and
-        `search`. Nothing is changed: see `discard`.
+        The image to keep of a group is the one with the most pixels, then the largest file, then
+        the oldest.
+
+        Args:
+            level: "copy" finds files saved again, resized or mildly edited; "similar" also finds
+                stronger edits and shots taken one after the other, and makes more mistakes.
+            filter: Compares only images with this metadata.
+            progress: As for `add`.
+            threads: As for `search`.
+
+        Returns:
+            The groups, largest first.
         """
         with reporting(progress) as report:
             return find_duplicates(
@@ -538,9 +710,15 @@ class MCHIndex:
             )  # fmt: skip
 
     def decide(self, decisions: Mapping[Id, Decision | None]) -> None:
-        """Remembers what to do with images among duplicates: "keep", "discard", or None for
-        nothing. Nothing is done to the images. Raises KeyError for an id that is not in the index;
-        a decision is forgotten when its image is removed or replaced."""
+        """Remembers what to do with images among duplicates. Nothing is done to the images.
+
+        Args:
+            decisions: "keep", "discard", or None for nothing, by id. A decision is forgotten when
+                its image is removed or replaced.
+
+        Raises:
+            KeyError: An id is not in the index.
+        """
         for decision in decisions.values():
             if decision is not None:
                 check_decision(decision)
@@ -553,7 +731,7 @@ class MCHIndex:
             self._store.decide(dict(zip(names, decisions.values(), strict=True)))
 
     def decisions(self) -> dict[Id, Decision]:
-        """The images about which something was decided, oldest first."""
+        """Returns what was decided, by id, oldest first."""
         return {id: check_decision(what) for id, what in self._store.decisions().items()}
 
     def discard(
@@ -564,12 +742,24 @@ class MCHIndex:
         delete: bool = False,
         progress: bool | Progress | None = None,
     ) -> Discarded:
-        """Moves the files of duplicates to a folder, or deletes them if `delete` is true, and
-        removes the images from the index. The image to keep of each group stays.
+        """Moves or deletes the files of duplicates, and removes the images from the index.
 
-        A file that has changed since it was added stays, and so do the duplicates of a keeper whose
-        file has; they are listed in the result's `failed`. No file is overwritten: if its name is
+        The image to keep of each group stays. A file that has changed since it was added stays, and
+        so do the duplicates of a keeper whose file has. No file is overwritten: if its name is
         taken in the folder, a file gets a number.
+
+        Args:
+            groups: What `duplicates` returned, or some of it.
+            move_to: The folder to move the files to.
+            delete: Instead of a folder: deletes the files.
+            progress: As for `add`.
+
+        Returns:
+            What was moved, deleted and removed, and in `failed` what was not touched, and why.
+
+        Raises:
+            TypeError: Neither a folder nor `delete` was given, or both.
+            StoreBusyError: Another process is writing to the index.
         """
         if (move_to is None) != bool(delete):
             raise TypeError("discard takes either a folder, move_to, or delete=True")
@@ -593,11 +783,11 @@ class MCHIndex:
     # Contents.
 
     def count(self, filter: Filter | None = None) -> int:
-        """The number of images, or of those that match a filter."""
+        """Counts the images, or those that match a filter."""
         return len(self) if filter is None else len(self._searcher.matching(filter))
 
     def ids(self, filter: Filter | None = None) -> list[Id]:
-        """The ids of all images, or of those that match a filter, oldest first."""
+        """Lists the ids of all images, or of those that match a filter, oldest first."""
         if filter is None:
             return list(self)
         with self._store.one_state():
@@ -625,7 +815,7 @@ class MCHIndex:
         return self._stored(row)
 
     def images(self) -> Iterator[Stored]:
-        """All images, oldest first."""
+        """Yields all images, oldest first."""
         return map(self._stored, self._store.each())
 
     def _stored(self, row: Row) -> Stored:
@@ -643,11 +833,14 @@ class MCHIndex:
         )
 
     def stats(self) -> dict[str, Any]:
-        """The numbers of images, codes and buckets, the space they take, and the model.
+        """Describes the index.
 
-        `fine_bits` is the width of the fine codes that images have or get from the model, 0 for
-        none; `fine_images` have them. `segments` is the number of parts of the table of codes; one
-        is the fastest to search, and they are merged in the background.
+        Returns:
+            The numbers of images, codes and buckets, the space they take, and the model. `anhc` is
+            the average number of codes per image. `fine_bits` is the width of the fine codes that
+            images have or get from the model, 0 for none; `fine_images` have them. `segments` is
+            the number of parts of the table of codes; one is the fastest to search, and they are
+            merged in the background.
         """
         table, identity = self._live.current, self.identity
         images, codes, fine = self._live.images, table.n_codes, self._live.fine
@@ -673,6 +866,12 @@ class MCHIndex:
         """Writes a copy of the index, as of one moment, to a new folder.
 
         Others may search and add meanwhile. An index in memory can be saved this way.
+
+        Args:
+            path: The folder to make.
+
+        Raises:
+            OSError: The folder exists or cannot be written to.
         """
         own = self._store.is_in_place()  # its model is in its folder
         model = self._model.saved if self.identity.has_model and not own else None

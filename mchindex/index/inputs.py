@@ -137,7 +137,7 @@ class Item:
                 before = os.fstat(stream.fileno())
                 if before.st_size > LARGEST:
                     raise ImageError(f"too large: the file has {before.st_size:,} bytes")
-                decoders.require(stream)  # before much is read in vain
+                decoders.require(stream)  # before much is read
                 began = time.time_ns()
                 data = stream.read()
             now = os.stat(self.path)

@@ -20,17 +20,30 @@ MOST = 2**63 - 1  # the engine counts no more buckets
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An image that was found, and the region of it that is nearest to the query."""
+    """An image that was found, and the region of it that is nearest to the query.
+
+    Attributes:
+        id: The image.
+        distance: The Hamming distance between the query's code and the image's nearest code; -1 for
+            words.
+        region: The name of the region, "whole", "top-left" and so on.
+        box: The region in pixels of the stored image, upright: x0, y0, x1, y1.
+        path: The file; None for a picture in memory or your own codes.
+        metadata: Its metadata.
+        score: How well it matches, from 0 to 1.
+        similarity: That of the region's fine code, at most 1; None if ranked by code.
+        size: Width and height of the stored image.
+    """
 
     id: Id
-    distance: int  # Hamming distance between the query's code and the image's nearest code
-    region: str  # "whole", "top-left", …
-    box: PixelBox | None  # the region: x0, y0, x1, y1 in pixels of the stored image
+    distance: int
+    region: str
+    box: PixelBox | None
     path: str | None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    score: float = 0.0  # how well it matches, from 0 to 1
-    similarity: float | None = None  # of the region's fine code, at most 1; None if ranked by code
-    size: tuple[int, int] | None = None  # width and height of the stored image
+    score: float = 0.0
+    similarity: float | None = None
+    size: tuple[int, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-compatible values."""
@@ -49,17 +62,32 @@ class Hit:
 
 @dataclass(frozen=True, repr=False)
 class Hits(Sequence[Hit]):
-    """The answer to one query: hits, best first, and the work that the search did."""
+    """The answer to one query: hits, best first, and the work that the search did.
+
+    A sequence of `Hit`. A notebook shows it as a grid of pictures.
+
+    Attributes:
+        hits: The hits.
+        buckets: The buckets that Algorithm 1 visits, including empty ones; 0 if ranked by fine
+            codes.
+        radius: The Hamming radius that was reached.
+        candidates: The stored codes in the visited buckets; with fine codes, the images compared.
+        exact: False if a limit may have kept images out.
+        limited_by: The limit that did so.
+        codes: The codes in the index.
+        rank: How the hits are ordered.
+        partial: Whether a part of a cluster did not answer.
+    """
 
     hits: tuple[Hit, ...]
-    buckets: int  # that Algorithm 1 visits, including empty ones; 0 if ranked by fine codes
-    radius: int  # the Hamming radius that was reached
-    candidates: int  # stored codes in the visited buckets; with fine codes, images compared
-    exact: bool  # False if a limit may have kept images out
-    limited_by: Limit | None = None  # the limit that did so
-    codes: int = 0  # in the index: the engine never looks at more
-    rank: Rank = "code"  # how the hits are ordered
-    partial: bool = False  # whether a part of a cluster did not answer
+    buckets: int
+    radius: int
+    candidates: int
+    exact: bool
+    limited_by: Limit | None = None
+    codes: int = 0
+    rank: Rank = "code"
+    partial: bool = False
 
     @property
     def ids(self) -> list[Id]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from PIL import Image
 from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
@@ -27,7 +28,7 @@ from mchindex.server import models
 from mchindex.server.batching import Pool
 from mchindex.server.bodies import json_body, search_body, upload_body
 from mchindex.server.contents import Contents
-from mchindex.server.docs import docs_page
+from mchindex.server.docs import STYLE, docs_page
 from mchindex.server.duplicates import Groups
 from mchindex.server.guard import ACCESS, Access, Guard, Receive, Scope, Send
 from mchindex.server.metrics import Metrics
@@ -103,7 +104,9 @@ class Service:
     def warm_up(self) -> None:
         """Loads what the first search would have to wait for."""
         if self.index.identity.has_model:
-            _ = self.index.queries.words
+            queries = self.index.queries
+            _ = queries.words
+            queries.search(queries.encode([Image.new("RGB", (64, 64))]), 1, [[]])
 
     def loaded(self, task: asyncio.Task[None]) -> None:
         """Remembers how loading ended."""
@@ -171,6 +174,8 @@ class _Direct:
             response = await self._search(Request(scope, receive))
             await response(scope, receive, send)
         else:
+            if scope["type"] == "http" and scope["method"] == "HEAD":
+                scope = {**scope, "method": "GET"}  # uvicorn leaves the body out
             await self._api(scope, receive, send)
 
 
@@ -201,11 +206,12 @@ async def _refused(request: Request, error: Exception) -> Response:
         405: "this path does not take this method: /docs lists what it takes",
     }
     detail = details.get(error.status_code, str(error.detail))
-    headers = dict(error.headers or {})
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     if error.status_code == 405:  # the route that refused it knows only its own methods
         routes = [route for route in request.app.routes if isinstance(route, Route)]
         same = [route.methods or () for route in routes if route.path == request.url.path]
-        headers["allow"] = ", ".join(sorted({method for methods in same for method in methods}))
+        allowed = {method for methods in same for method in methods}
+        headers["allow"] = ", ".join(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))
     return _problem(ProblemError(error.status_code, "refused", detail, headers))
 
 
@@ -451,12 +457,12 @@ def access_of(request: Request) -> Access:
 
 
 def _add_page(api: FastAPI) -> None:
-    names = {file.name for file in PAGE.iterdir() if file.is_file()} if PAGE.is_dir() else set()
+    files = {file.name: file for file in (*PAGE.iterdir(), STYLE) if file.is_file()}
 
     def sent(request: Request, name: str) -> Response:
-        if name not in names:  # never a path
+        if name not in files:  # never a path
             raise HTTPException(404)
-        content = (PAGE / name).read_bytes()
+        content = files[name].read_bytes()
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         headers = {"etag": etag, "cache-control": "no-cache"}
         if etag in request.headers.get("if-none-match", ""):
@@ -469,8 +475,9 @@ def _add_page(api: FastAPI) -> None:
         return sent(request, "index.html")
 
     @api.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return Response(docs_page(api.openapi()), media_type="text/html; charset=utf-8")
+    async def docs(request: Request) -> Response:
+        page = docs_page(api.openapi(), str(request.base_url))
+        return Response(page, media_type="text/html; charset=utf-8")
 
     @api.get("/assets/{name}", include_in_schema=False)
     async def asset(request: Request, name: str) -> Response:
@@ -496,6 +503,8 @@ def _describe(api: FastAPI, settings: Settings) -> None:
         parts = schema.setdefault("components", {}).setdefault("schemas", {})
         _put_schema(parts, models.ProblemAnswer)
         file = {"type": "string", "format": "binary"}
+        asked = {"type": "string", "description": "the fields of a JSON body, as JSON"}
+        about = {"type": "string", "description": "what to store with all of them, as JSON"}
         for path, method, model in (
             ("/v1/search/batch", "post", models.BatchRequest),
             ("/v1/images", "delete", models.RemoveRequest),
@@ -504,7 +513,10 @@ def _describe(api: FastAPI, settings: Settings) -> None:
             _put_schema(parts, model)
             body = {"$ref": f"#/components/schemas/{model.__name__}"}
             _set_body(schema, path, method, {"application/json": body})
-        pictures = {"type": "array", "items": file, "minItems": 1}
+        pictures = {
+            "type": "array", "items": file, "minItems": 1,
+            "description": "a file name may be a relative path",
+        }  # fmt: skip
         _set_body(
             schema,
             "/v1/images",
@@ -512,7 +524,7 @@ def _describe(api: FastAPI, settings: Settings) -> None:
             {
                 "multipart/form-data": {
                     "type": "object",
-                    "properties": {"file": pictures, "metadata": {"type": "string"}},
+                    "properties": {"file": pictures, "metadata": about},
                     "required": ["file"],
                 }
             },
@@ -525,7 +537,7 @@ def _describe(api: FastAPI, settings: Settings) -> None:
                 "application/json": {"$ref": "#/components/schemas/SearchRequest"},
                 "multipart/form-data": {
                     "type": "object",
-                    "properties": {"file": file, "request": {"type": "string"}},
+                    "properties": {"file": file, "request": asked},
                     "required": ["file"],
                 },
             },

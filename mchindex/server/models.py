@@ -43,19 +43,27 @@ class SearchRequest(Body):
         default=None, description="the `query.codes` of an earlier answer, or a code in hexadecimal"
     )
     text: Text | None = Field(default=None, description="names of things: dog, sofa, -person")
-    like: list[AnyId | Example] | None = None
-    unlike: list[AnyId | Example] | None = None
+    like: list[AnyId | Example] | None = Field(
+        default=None, description="images that hits should be like, all of them"
+    )
+    unlike: list[AnyId | Example] | None = Field(
+        default=None, description="images that hits should not be like"
+    )
     region: PictureBox | Text | None = Field(
         default=None, description="a part of the picture: a box, or for `id` the name of a region"
     )
-    k: Annotated[int, Field(ge=1, strict=True)] = 10
-    offset: Annotated[int, Field(ge=0, strict=True)] = 0
+    k: Annotated[int, Field(ge=1, strict=True)] = Field(default=10, description="hits, at most")
+    offset: Annotated[int, Field(ge=0, strict=True)] = Field(
+        default=0, description="the best hits that are left out"
+    )
     rank: Rank | None = Field(
         default=None, description="the default is best, if there are fine codes"
     )
     filter: dict[str, Any] | None = Field(default=None, description="conditions on the metadata")
     exclude: list[AnyId] | None = Field(default=None, description="ids that are not to be hits")
-    max_radius: Annotated[int, Field(ge=0, le=256, strict=True)] | None = None
+    max_radius: Annotated[int, Field(ge=0, le=256, strict=True)] | None = Field(
+        default=None, description="bits in which a hit's code may differ, at most"
+    )
     explain: StrictBool = Field(default=False, description="whether to say why each hit is one")
 
 

@@ -10,9 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from mchindex.errors import ImageError, MCHError, StoreBusyError, StoreError
+from mchindex.errors import ImageError, MCHError, StoreBusyError, StoreError, UnknownWordError
 
 MEDIA_TYPE = "application/problem+json"
+_MISTAKES = {"extra_forbidden": "there is no such field"}  # said better than by pydantic
 SHOWN = 3  # mistakes of one request that are named
 LONGEST = 300  # characters of what a caller sent that are repeated
 
@@ -59,6 +60,10 @@ def problem_of(error: BaseException) -> ProblemError:
         return ProblemError(
             422, "unreadable-picture", f"the picture cannot be read: {_short(error)}"
         )
+    if isinstance(error, UnknownWordError):
+        return ProblemError(
+            422, "unknown-word", f"{_cut(error.reason)}; GET /v1/words lists those it knows"
+        )
     if isinstance(error, (MCHError, ValueError)):
         return ProblemError(422, "invalid", _short(error))
     log.error("unexpected error", exc_info=error)
@@ -88,7 +93,7 @@ def validation_text(errors: Any) -> str:
     texts = []
     for error in errors[:SHOWN]:
         place = ".".join(str(part) for part in error["loc"] if part not in ("body", "query"))
-        text = error["msg"].removeprefix("Value error, ")
+        text = _MISTAKES.get(error["type"], error["msg"].removeprefix("Value error, "))
         texts.append(f"{_cut(place)}: {text}" if place else text)
     more = len(errors) - SHOWN
     return "; ".join(texts) + (f"; and {more} more" if more > 0 else "")

@@ -132,7 +132,9 @@ class Searches:
         """The answers to several searches; a search that fails has a problem for an answer."""
         if len(requests) > self._limits.batch:
             raise ProblemError(
-                422, "too-many-searches", f"a request may have {self._limits.batch} searches"
+                422,
+                "too-many-searches",
+                f"a request may have at most {self._limits.batch} searches",
             )
         done = await asyncio.gather(*map(self.answer, requests), return_exceptions=True)
         return [one if isinstance(one, bytes) else problem_of(one).body() for one in done]
@@ -147,7 +149,7 @@ class Searches:
             raise ProblemError(
                 422, "invalid",
                 "a search takes one of id, image, codes, text and like, or a file, but "
-                f"{' and '.join(given) or 'none of them'} was given",
+                + (f"{' and '.join(given)} were given" if given else "none of them was given"),
             )  # fmt: skip
         if request.unlike and request.like is None:
             raise ProblemError(422, "invalid", "unlike needs like: name an image to look for")
@@ -164,10 +166,12 @@ class Searches:
         if examples > self._limits.like:
             raise ProblemError(
                 422, "too-many-examples",
-                f"like and unlike may have {self._limits.like} images together, not {examples}",
+                f"like and unlike may have at most {self._limits.like} images, not {examples}",
             )  # fmt: skip
         if len(request.exclude or ()) > self._limits.ids:
-            raise ProblemError(422, "too-many-ids", f"exclude may have {self._limits.ids:,} ids")
+            raise ProblemError(
+                422, "too-many-ids", f"exclude may have at most {self._limits.ids:,} ids"
+            )
 
     async def _find(self, request: SearchRequest, picture: bytes | None, clock: Clock) -> _Found:
         if request.text is not None:

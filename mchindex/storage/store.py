@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mchindex.errors import (
     NotAnIndexError,
-    StaleKeysError,
+    StaleWriteError,
     StoreDamagedError,
     StoreError,
     StoreVersionError,
@@ -398,7 +398,7 @@ class Store:
             if keys is None:
                 keys = range(state.key + 1, state.key + 1 + len(rows))
             elif len(keys) and keys[0] <= state.key:
-                raise StaleKeysError(f"the key {keys[0]} is not above the last one, {state.key}")
+                raise StaleWriteError(f"the key {keys[0]} is not above the last one, {state.key}")
             try:
                 db.execute("SAVEPOINT fresh")
                 self._insert(db, rows, keys, state)

@@ -22,4 +22,4 @@ def test_callers_search_while_another_adds(tmp_path: Path) -> None:
 def test_the_encoder_is_measured_by_itself(tmp_path: Path) -> None:
     index = make_library(tmp_path)
     files = [str(file) for file in (tmp_path / "pictures").iterdir()]
-    assert serve.encoder_rate(index, files) > 0
+    assert min(serve.encoder(index, files)) > 0

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -76,6 +77,33 @@ def test_axe_finds_nothing_serious_in_dialogs(tab: Tab, axe: str) -> None:
     assert [p["id"] for p in found if p["impact"] in ("serious", "critical")] == []
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
+
+
+def test_the_description_of_the_api_is_for_everyone(tab: Tab, axe: str) -> None:
+    page = tab.page
+    page.goto(f"{tab.url}docs")
+    expect(page.get_by_role("heading", name="The HTTP API")).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.body).margin") == "0px", "no style is applied"
+    page.evaluate(axe)
+    found = page.evaluate("async () => (await axe.run()).violations")
+    assert [p["id"] for p in found if p["impact"] in ("serious", "critical")] == []
+    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width[0] <= width[1], "the page is wider than the screen"
+
+
+def test_icons_are_lines(tab: Tab) -> None:
+    page = tab.open()
+    page.wait_for_function("document.querySelector('.find .icon').getBBox().width > 0")
+    found = page.locator(".find .icon").first.evaluate(
+        "icon => ['fill', 'stroke'].map(name => getComputedStyle(icon)[name])"
+    )
+    assert found[0] == "none"
+    assert found[1] != "none"
+    named = {use.get_attribute("href") for use in page.locator("use").all()}
+    drawn = (PAGE / "icon.svg").read_text("utf-8")
+    assert "style" not in drawn, "the policy of the page forbids it, so it would do nothing"
+    for name in named:
+        assert f'id="{str(name).partition("#")[2]}"' in drawn
 
 
 def test_everything_is_reached_by_keyboard(tab: Tab) -> None:
@@ -154,10 +182,15 @@ def test_an_empty_index_says_what_to_do(new_tab: NewTab, serve: Serve, empty: MC
 def test_a_file_that_is_no_picture_is_refused(tab: Tab) -> None:
     tab.forgiven.append("422")
     page = tab.open()
-    file = {"name": "notes.jpg", "mimeType": "image/jpeg", "buffer": b"not a picture at all"}
-    page.set_input_files("#file", file)  # type: ignore[arg-type]  # a dictionary is such a type
+    file: Any = {"name": "notes.jpg", "mimeType": "image/jpeg", "buffer": b"not a picture at all"}
+    page.set_input_files("#file", file)
     expect(page.get_by_role("alert")).to_contain_text("cannot be read")
     page.get_by_role("button", name="Close").click()
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.set_input_files("#file", file)
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_role("link", name="Duplicates").click()  # another view is no place for it
+    expect(page.get_by_role("heading", name="Duplicates")).to_be_visible()
     expect(page.get_by_role("alert")).to_be_hidden()
 
 

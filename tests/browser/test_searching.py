@@ -65,7 +65,20 @@ def test_words_are_completed_and_found(tab: Tab) -> None:
 def test_a_word_that_is_not_known_is_explained(tab: Tab) -> None:
     tab.forgiven.append("422")
     page = tab.open("#/search?text=xyzzyx")
-    expect(page.locator(".state")).to_contain_text("xyzzyx")
+    expect(page.locator(".state")).to_contain_text("does not know the word 'xyzzyx'. While")
+
+
+def test_going_back_takes_the_words_along(tab: Tab) -> None:
+    page = tab.open("#/search?text=dog")
+    page.locator("#words").fill("cat")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("“cat”")
+    page.locator("#words").fill("ca")
+    expect(page.locator("#suggestions")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", level=1)).to_have_text("“dog”")
+    expect(page.locator("#words")).to_have_value("dog")
+    expect(page.locator("#suggestions")).to_be_hidden()
 
 
 @pytest.mark.parametrize("way", ["choose", "paste", "drop"])

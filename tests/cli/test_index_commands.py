@@ -106,6 +106,15 @@ def test_help(name: str, capsys: Capture) -> None:
     assert "Examples:" in out
 
 
+def test_help_breaks_lines_only_where_the_terminal_ends(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    out, _ = printed(capsys, "search", "--help")
+    assert "the region that matched. Exit code 1: nothing was found." in out
+    assert any(line.strip() == "mch search dog.jpg" for line in out.splitlines())
+
+
 def test_main_help_mentions_completion(capsys: Capture) -> None:
     out, _ = printed(capsys, "--help")
     assert "mch --install-completion" in out

@@ -25,15 +25,8 @@ def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Any]:
     """Two nodes, to which tests may add others."""
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
+    pytest.importorskip("ray")
+    from ray_nodes import Nodes
 
-    cluster: Any = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
-    )
-    cluster.add_node(num_cpus=2)
-    try:
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    with Nodes(2, 2) as started:
+        yield started

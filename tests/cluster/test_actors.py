@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.clusters import KIND, cluster, one_index, query_of, row, told, words_of
+from helpers.clusters import KIND, PATIENCE, cluster, one_index, query_of, row, told, words_of
 from mchindex.cluster import ClusterIndex
 from mchindex.errors import ShardUnavailableError
 from mchindex.index import MCHIndex
@@ -142,9 +142,7 @@ def test_a_replica_answers_while_its_shard_is_stopped(opened: Open) -> None:
         os.kill(stopped, signal.SIGSTOP)
         try:
             for _ in range(3):
-                began = time.monotonic()
-                assert told(index.queries.search(query, 10, ())) == before
-                assert time.monotonic() - began < 5
+                assert told(index.queries.search(query, 10, ())) == before  # before PATIENCE
         finally:
             os.kill(stopped, signal.SIGCONT)
         # A replica follows what the shard commits.
@@ -156,7 +154,7 @@ def test_a_replica_answers_while_its_shard_is_stopped(opened: Open) -> None:
 def test_an_answer_without_a_shard_is_an_error_or_says_so(
     opened: Open, nodes: Any, tmp_path: Path
 ) -> None:
-    with opened(2, timeout=3.0) as index:
+    with opened(2) as index:
         index.add_records([row(i, i, 3) for i in range(50)], KIND)
         query = query_of(1, 1, 3)
         whole = index.queries.search(query, 50, (), rank="code")[0]
@@ -168,7 +166,7 @@ def test_an_answer_without_a_shard_is_an_error_or_says_so(
         with pytest.raises(ShardUnavailableError, match="shard 0 did not answer"):
             index.queries.search(query, 50, ())
         allowed = ClusterIndex.open(
-            tmp_path / "cluster", address=nodes.address, timeout=3.0, partial=True
+            tmp_path / "cluster", address=nodes.address, timeout=PATIENCE, partial=True
         )
         with allowed:
             some = allowed.queries.search(query, 50, (), rank="code")[0]
@@ -185,10 +183,10 @@ def test_an_answer_without_a_shard_is_an_error_or_says_so(
 
 
 def test_a_node_that_dies_takes_no_image_with_it(opened: Open, nodes: Any) -> None:
-    node = nodes.add_node(num_cpus=1, resources={"third": 1})
-    with opened(3, replicas=1, timeout=60.0) as index:
+    node = nodes.add(1)
+    with opened(3, replicas=1) as index:
         index.add_records([row(i, i, 3) for i in range(50)], KIND)
-        nodes.remove_node(node, allow_graceful=False)
+        nodes.remove(node)
         query = query_of(1, 2, 3)
         assert len(index.queries.search(query, 100, ())[0]) == 50
         assert index.add_records([row(i, i, 3) for i in range(50, 60)], KIND) == (10, 0)

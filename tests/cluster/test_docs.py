@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import ray_nodes
 from helpers.browsing import draw_pictures
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
@@ -21,20 +21,18 @@ PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 
 @pytest.fixture
 def own_ray() -> Iterator[dict[str, str]]:
-    """The environment of a Ray with folders of its own, whose processes end with the test. The
-    command `ray stop` would end those of other tests, too."""
+    """The environment of a Ray with ports and folders of its own, which ends with the test."""
     pytest.importorskip("ray")
     folder = tempfile.mkdtemp(prefix="mch-")  # the paths of its sockets must be short
+    shutil.copy(ray_nodes.__file__, folder)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     unset = ("RAY_AUTH_TOKEN", "RAY_ADDRESS")
     kept = {name: value for name, value in os.environ.items() if name not in unset}
-    yield {**kept, "HOME": folder, "RAY_TMPDIR": folder, "RAY_AUTH_MODE": "token", "PATH": path}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"RAY_TMPDIR={folder}".encode() in (process / "environ").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
-        except OSError:
-            continue
+    yield {
+        **kept, **ray_nodes.PATIENT, "HOME": folder, "RAY_TMPDIR": folder, "RAY_AUTH_MODE": "token",
+        "PATH": path, "PYTHONPATH": folder, "RAY_START_HOOK": "ray_nodes.choose_ports",
+    }  # fmt: skip
+    ray_nodes.end_processes(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -51,7 +49,7 @@ def test_five_commands_lead_to_a_search(own_ray: dict[str, str], tmp_path: Path)
     for command in commands:
         done = subprocess.run(
             ["bash", "-ec", command],
-            cwd=tmp_path, env=own_ray, capture_output=True, text=True, timeout=120,
+            cwd=tmp_path, env=own_ray, capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     first = next(line for line in done.stdout.splitlines() if ".jpg" in line)

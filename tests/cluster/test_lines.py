@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import socket
 import threading
 import time
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mchindex.cluster.lines import Door, Lines, Listener
+from mchindex.cluster.wire import encode
 
 
 class Ray:
@@ -148,11 +148,10 @@ def test_a_port_that_cannot_be_reached_is_not_tried_all_the_time() -> None:
 
 @pytest.mark.parametrize("key", [b"", b"short", bytes(32), None])
 def test_without_the_key_nothing_is_read(key: bytes | None) -> None:
-    """A pickle could run anything."""
     called = threading.Event()
     listener = Listener(lambda *_: called.set(), "127.0.0.1")
     wrong = bytes(31) + bytes([listener.door.key[-1]]) if key is None else key
-    message = pickle.dumps(("echo", ()))
+    message = encode(("echo", ()))
     with socket.create_connection((listener.door.host, listener.door.port)) as line:
         line.sendall(wrong + len(message).to_bytes(8, "little") + message)
         line.shutdown(socket.SHUT_WR)

@@ -29,6 +29,8 @@ from helpers.clusters import (
 )
 from mchindex.index import MCHIndex, ranking
 
+FEW = settings(max_examples=8, deadline=None)  # each opens several indexes
+MANY = settings(max_examples=100, deadline=None)
 IDS = st.one_of(st.integers(0, 30), st.integers(0, 30).map(str))
 Step = tuple[str, Any]
 
@@ -82,9 +84,7 @@ RADII = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3, 5])
-@settings(max_examples=25, deadline=None)
-@given(
+SEARCHES = given(
     steps=programs(),
     spread=st.integers(1, 4),
     seed=st.integers(0, 50),
@@ -93,7 +93,24 @@ RADII = st.fixed_dictionaries(
     limits=LIMITS,
     radii=RADII,
 )
-def test_a_cluster_answers_like_one_index(
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 5])
+@FEW
+@SEARCHES
+def test_a_cluster_answers_like_one_index(shards: int, **drawn: Any) -> None:
+    answers_like_one_index(shards, **drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 2, 3, 5])
+@MANY
+@SEARCHES
+def test_a_cluster_answers_many_searches_like_one_index(shards: int, **drawn: Any) -> None:
+    answers_like_one_index(shards, **drawn)
+
+
+def answers_like_one_index(
     shards: int,
     steps: list[Step],
     spread: int,
@@ -122,9 +139,7 @@ def test_a_cluster_answers_like_one_index(
             assert told(first) == told(second)
 
 
-@pytest.mark.parametrize("shards", [2, 3])
-@settings(max_examples=30, deadline=None)
-@given(
+CANDIDATES = given(
     steps=programs(),
     spread=st.integers(1, 8),
     seed=st.integers(0, 50),
@@ -132,7 +147,24 @@ def test_a_cluster_answers_like_one_index(
     limits=LIMITS,
     sizes=st.tuples(st.integers(1, 8), st.integers(8, 40), st.integers(1, 4)),
 )
-def test_a_cluster_takes_the_same_candidates(
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+@FEW
+@CANDIDATES
+def test_a_cluster_takes_the_same_candidates(shards: int, **drawn: Any) -> None:
+    takes_the_same_candidates(shards, **drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [2, 3])
+@MANY
+@CANDIDATES
+def test_a_cluster_often_takes_the_same_candidates(shards: int, **drawn: Any) -> None:
+    takes_the_same_candidates(shards, **drawn)
+
+
+def takes_the_same_candidates(
     shards: int,
     steps: list[Step],
     spread: int,
@@ -179,7 +211,7 @@ def test_the_contents_are_those_of_one_index() -> None:
         assert list(one) == list(many)
 
 
-@settings(max_examples=25, deadline=None)
+@FEW
 @given(
     steps=programs(),
     spread=st.integers(1, 4),

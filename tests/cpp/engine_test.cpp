@@ -11,6 +11,7 @@
 #include "mch/bitmap.h"
 #include "mch/changes.h"
 #include "mch/maintenance.h"
+#include "mch/selection.h"
 #include "mch/snapshot.h"
 #include "mch/state.h"
 
@@ -171,6 +172,34 @@ void test_a_removal_takes_little_memory() {
     }
 }
 
+// A search of a few allowed images looks at their codes alone, and does not go through the table to find them.
+void test_few_allowed_images_take_little_work() {
+    constexpr int64_t n = 2'000'000;
+    Entries<C> in;
+    for (int64_t i = 0; i < n; ++i) in.id.push_back(i / 2), in.code.push_back(C{{uint64_t(i) * 0x9e3779b97f4a7c15}});
+    const auto state = std::make_shared<State<C>>();
+    state->parts.push_back({build_segment(kBits, test_hash(), in), nullptr, 0});
+    state->n_images = n / 2;
+    state->n_codes = n;
+    const auto selected = [&](std::vector<int64_t> ids) {
+        return select<C>(state, Filter(ids, false), kBits, test_hash(), 10);
+    };
+    selected({5});  // makes the map from images to buckets
+    for (int64_t id : {int64_t(6), n / 2 - 1}) {
+        const size_t before = allocated;
+        const auto one = selected({id, n});
+        CHECK(allocated - before < 16384);  // a bit for each image would take 125,000 bytes
+        CHECK(one->n_images == 1 && one->n_codes == 2);
+        CHECK(one->parts.size() == 1 && one->parts[0].seg->n_entries == 2 && one->parts[0].all_live());
+    }
+    CHECK(selected({n})->parts.empty());
+    std::vector<int64_t> half;
+    for (int64_t id = 0; id < n / 2; id += 2) half.push_back(id);
+    const auto many = selected(half);  // the table's own segment, with a bit for each image
+    CHECK(many->parts.size() == 1 && many->parts[0].seg == state->parts[0].seg.get());
+    CHECK(many->n_images == uint64_t(n) / 4 && many->n_codes == uint64_t(n) / 2);
+}
+
 void test_merges_stay_below_the_limit() {
     std::mt19937_64 random(2);
     for (int turn = 0; turn < 3000; ++turn) {
@@ -326,6 +355,7 @@ void test_saving_refuses_what_loading_would() {
 int main() {
     mch::test_bitmap();
     mch::test_a_removal_takes_little_memory();
+    mch::test_few_allowed_images_take_little_work();
     mch::test_merges_stay_below_the_limit();
     mch::test_merging_all_under_a_limit_keeps_the_content();
     mch::test_a_merge_keeps_what_others_changed_meanwhile();

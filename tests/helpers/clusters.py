@@ -20,6 +20,7 @@ from mchindex.regions import read_layout
 from mchindex.storage.records import Row, code_type
 from mchindex.storage.store import Store
 
+PATIENCE = 300.0  # seconds that a shard may take on a busy machine
 BITS, FINE_BITS = 16, 32
 _LAYOUT = read_layout("corners", 0.5)
 REGIONS = len(_LAYOUT.names)
@@ -45,7 +46,7 @@ def one_index(folder: Path) -> MCHIndex:
 def cluster(folder: Path, shards: int, address: str | None = None, **options: Any) -> ClusterIndex:
     folder.mkdir(parents=True)
     Manifest(shard_names(shards), options.pop("replicas", 0), facts=facts()).write(folder)
-    return ClusterIndex.open(folder, address=address, **options)
+    return ClusterIndex.open(folder, address=address, timeout=PATIENCE, **options)
 
 
 def row(id: Any, seed: int, spread: int, fine: bool = True) -> Row:

@@ -3,7 +3,7 @@
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,12 @@ class Service:
 
 
 @contextmanager
-def running(folder: Path, limits: Limits | None = None, **settings: Any) -> Iterator[Service]:
+def running(
+    folder: Path,
+    limits: Limits | None = None,
+    opened: Callable[..., MCHIndex] = MCHIndex.open,
+    **settings: Any,
+) -> Iterator[Service]:
     chosen = Settings(port=0, limits=limits or Limits(), **settings)
     told = threading.Event()
     urls: list[str] = []
@@ -78,7 +83,7 @@ def running(folder: Path, limits: Limits | None = None, **settings: Any) -> Iter
         urls.append(url)
         told.set()
 
-    with MCHIndex.open(folder, create=False, wait=5.0) as index:
+    with opened(folder, create=False, wait=5.0) as index:
         server, listener = make_server(index, chosen, started)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -25,9 +25,9 @@ def hit(distance: int = 0, similarity: float | None = None, path: str | None = N
 
 def test_reasons_without_pictures() -> None:
     assert explain(hit(20, 0.7), 64) == Reason("looks alike")
-    assert explain(hit(8, 0.3), 64) == Reason("same kind of thing (distance 8)")
-    assert explain(hit(9, 0.3), 64) == Reason("less alike (distance 9)")
-    assert explain(hit(4), 32) == Reason("same kind of thing (distance 4)")
+    assert explain(hit(8, 0.3), 64) == Reason("same kind of thing")
+    assert explain(hit(9, 0.3), 64) == Reason("somewhat alike")
+    assert explain(hit(4), 32) == Reason("same kind of thing")
     assert explain(hit(4, 0.7), 32, words=("person", "frisbee")) == Reason("person, frisbee")
     assert explain(hit(0, 1.0), 64) == Reason("looks alike")  # only pixels can tell
     assert explain(hit(-1), 64, words=("dog", "sofa")) == Reason("dog, sofa")
@@ -45,6 +45,7 @@ def test_reasons_without_pictures() -> None:
         ((0, 0, 112, 112), "same picture, top-left part"),
         ((0, 0, 90, 160), "same picture, left part"),
         ((0, 70, 160, 160), "same picture, bottom part"),
+        ((0, 16, 136, 160), "same picture, cropped"),
     ],
 )
 def test_a_part_of_the_picture(box: tuple[int, int, int, int], text: str) -> None:
@@ -81,8 +82,8 @@ def test_names_cannot_change_the_page(tmp_path: Path) -> None:
     assert not {"i", "u"} & {name for name, _ in read.seen}
     for text in (
         "<b>& 2 hits, 2 images compared searched by the framed part",
-        "11. same kind of thing (distance 3) score 0.25 distance 3, top-left <u>&amp;\"'.jpg",
-        "12. less alike (distance 9) score 0.00 distance 9, whole picture <i>gone",
+        "11. same kind of thing score 0.25 distance 3, top-left <u>&amp;\"'.jpg",
+        "12. somewhat alike score 0.00 distance 9, whole picture <i>gone",
         "no picture",
     ):
         assert text in read.words

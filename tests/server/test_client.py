@@ -75,12 +75,12 @@ def test_changes_and_keys(own: Path, tmp_path: Path) -> None:
     new = draw(tmp_path / "album", PICTURES, 3)
     with running(own, key=KEY, read_key=READ_KEY, uploads=tmp_path / "kept") as service:
         with mchindex.connect(service.url, READ_KEY, patience=0) as reader:
-            with pytest.raises(ServiceError, match="may only read"):
+            with pytest.raises(ServiceRefusedError, match="may only read"):
                 reader.add(new[0])
             assert reader.stats()["access"]["write"] is False
         with (
             mchindex.connect(service.url, "x" * 20, patience=0) as nobody,
-            pytest.raises(ServiceError, match="key is wrong"),
+            pytest.raises(ServiceRefusedError, match="key is wrong"),
         ):
             len(nobody)
         with mchindex.connect(service.url, KEY) as client:

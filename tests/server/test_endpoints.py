@@ -277,6 +277,11 @@ def test_health_metrics_and_description(service: Service) -> None:
     assert docs.status_code == 200
     assert "/v1/search/batch" in docs.text
     assert "http://" not in docs.text.replace(service.url, "")
+    for model in ("SearchRequest", "BatchRequest", "SearchAnswer"):  # where they are used
+        assert f'id="{model}"' not in docs.text
+    assert 'id="Hit"' in docs.text
+    style = service.client.get("/assets/docs.css")
+    assert style.headers["content-type"] == "text/css; charset=utf-8"
 
 
 def test_an_index_without_a_model_is_searched_by_its_codes(tmp_path: Path) -> None:
@@ -329,9 +334,33 @@ def test_tokens_keep_what_the_engine_uses(code: bytes, fine: list[float]) -> Non
 
 def test_unknown_paths_and_methods_are_problems(service: Service) -> None:
     assert "/docs" in problem(service.client.get("/v1/nothing"), 404)
-    assert "method" in problem(service.client.get("/v1/search"), 405)
+    wrong = service.client.get("/v1/search")
+    assert "method" in problem(wrong, 405)
+    assert wrong.headers.get_list("allow") == ["POST"]
+    wrong = service.client.options("/v1/images")
+    assert wrong.headers.get_list("allow") == ["DELETE, GET, HEAD, POST"]
     wrong = service.client.post("/v1/search", content=b"{}", headers={"content-type": "text/plain"})
     assert "application/json" in problem(wrong, 415)
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/info", "/v1/images", "/v1/image?id=none"])
+def test_head_answers_as_get_without_a_body(service: Service, path: str) -> None:
+    got, head = service.client.get(path), service.client.head(path)
+    assert head.content == b""
+    ours = ("content-type", "content-length", "etag")
+    assert head.status_code == got.status_code
+    assert [head.headers.get(name) for name in ours] == [got.headers.get(name) for name in ours]
+
+
+def test_mistakes_are_told_in_words(service: Service) -> None:
+    for body, told in (
+        ({"text": "xyzzyx"}, "the model does not know the word 'xyzzyx'; GET /v1/words lists"),
+        ({"text": "dgo"}, "but it knows dingo, dugong, dog;"),
+        ({"text": "dog", "bogus": 1}, "bogus: there is no such field"),
+        ({"text": "dog", "id": "x"}, "but id and text were given"),
+        ({}, "but none of them was given"),
+    ):
+        assert told in problem(service.client.post("/v1/search", json=body), 422)
 
 
 def test_the_client_library_is_not_needed(service: Service) -> None:

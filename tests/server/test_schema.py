@@ -25,17 +25,25 @@ def attack(service: Service, *options: str) -> None:
     assert service.client.get("/livez").status_code == 200
 
 
-@pytest.mark.parametrize("has_key", [True, False])
+LONG = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
-    "limit", ["--max-examples=2", pytest.param("--max-time=60", marks=pytest.mark.slow)]
+    ("has_key", "options"),
+    [
+        (True, ["--max-examples=2"]),
+        (False, ["--max-examples=2", "--phases=fuzzing"]),
+        pytest.param(True, ["--max-time=60"], marks=LONG),
+        pytest.param(False, ["--max-time=60"], marks=LONG),
+    ],
 )
 def test_requests_that_follow_the_description(
-    own: Path, tmp_path: Path, limit: str, has_key: bool
+    own: Path, tmp_path: Path, has_key: bool, options: list[str]
 ) -> None:
-    """A caller without the key gets nothing but 401."""
+    """A caller without the key gets nothing but 401, so a few requests will do, mostly."""
     with running(own, key=KEY, uploads=tmp_path / "kept") as service:
         before = service.ids()
-        attack(service, limit, *(["-H", f"api-key: {KEY}"] if has_key else []))
+        attack(service, *options, *(["-H", f"api-key: {KEY}"] if has_key else []))
         assert [id for id in service.ids() if id not in before] == [] or has_key
         if not has_key:
             assert service.ids() == before

@@ -37,7 +37,7 @@ export function showAdd(main, route, {failed, changed, signal}) {
 	let stop = null;
 	const pick = (id, webkitdirectory) => {
 		const onchange = e => take([...e.target.files].map(file => [file, file.webkitRelativePath || file.name]));
-		return h("input.hidden", {type: "file", multiple: true, tabindex: -1, "aria-hidden": "true", id, webkitdirectory, onchange});
+		return h("input", {type: "file", multiple: true, hidden: true, id, webkitdirectory, onchange});
 	};
 	const files = pick("add-files", false);
 	const folder = pick("add-folder", true);

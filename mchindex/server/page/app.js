@@ -11,7 +11,7 @@ import {forget as forgetSearches, searchFile, showSearch} from "./search.js";
 import {isCommand, service} from "./shared.js";
 import {setUpWords} from "./words.js";
 
-const AGAIN = 3000; // milliseconds between attempts to reach a service that is gone
+const AGAIN = 3000; // milliseconds between attempts to reach it
 const views = {library: showLibrary, search: showSearch, image: showImage, duplicates: showDuplicates, add: showAdd};
 const main = $("#main");
 let shown; // the view on the screen
@@ -36,12 +36,13 @@ function show() {
 	leaving?.abort();
 	leaving = new AbortController();
 	main.replaceChildren();
+	if (!trying) banner();
 	if (!service.info) return;
 	const {view, text, id, codes, like} = route;
 	if ((view === "search" && !text && id === undefined && !codes && !like) || (view === "image" && id === undefined)) return go({view: "library"});
 	shown = views[view](main, route, {back, failed, searchWith, changed, signal: leaving.signal});
 	document.title = `${shown.title} · Image search`;
-	if (focused !== "words") $("#words").value = text ?? "";
+	if (focused !== "words" || back) $("#words").value = text ?? "";
 	for (const anchor of document.querySelectorAll("nav a")) anchor.ariaCurrent = anchor.dataset.view === view ? "page" : null;
 	// A control that is drawn again keeps the focus; if what had it is gone, the pictures get it.
 	const again = focused && document.getElementById(focused);

@@ -23,7 +23,10 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 	const tally = h("p");
 	const deleteButton = mayDelete && h("button.danger", {onclick: () => deleteFiles().catch(failed)}, "Delete marked files…");
 	const bar = h("div.tallybar", {role: "region", "aria-label": "Decisions", hidden: true}, tally, h("button", {onclick: () => save().catch(failed)}, "Export the list"), deleteButton);
-	const end = more(fetch, signal);
+	const end = more(fetch, signal, error => {
+		note.textContent = "";
+		failed(error, groups ? null : list);
+	});
 	main.append(h("section.bar", h("h1", "Duplicates"), choice("level", "How alike", LEVELS, level, value => go({view: "duplicates", level: value}))), note, list, end.element, bar);
 
 	const focus = roving(list, ".copy", {
@@ -36,7 +39,6 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 		for (const [id, decision] of changes) {
 			decisions.set(id, decision);
 			const {classList, lastChild} = elements.get(id);
-			classList.toggle("kept", decision === "keep");
 			classList.toggle("discarded", decision === "discard");
 			if (write) [...lastChild.children].forEach((button, i) => (button.ariaPressed = decision === ["keep", "discard"][i]));
 		}
@@ -78,7 +80,7 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 		if (answer !== "delete") return;
 		const result = await remove("images", {ids, files: true});
 		changed();
-		failed({message: [`${plural(result.removed, "file")} deleted.`, ...result.failed.map(({name, reason}) => `${name}: ${reason}.`)].join(" ")});
+		addEventListener("popstate", () => failed({message: [`${plural(result.removed, "file")} deleted.`, ...result.failed.map(({name, reason}) => `${name}: ${reason}.`)].join(" ")}), {once: true});
 		go({view: "library"});
 	}
 
@@ -106,22 +108,15 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 	}
 
 	async function fetch() {
-		try {
-			const page = await get("duplicates", {level, cursor, limit: PAGE}, signal);
-			page.groups.forEach(drawGroup);
-			cursor = page.next;
-			end.set(cursor);
-			const how = write ? "The image with the most pixels is suggested to be kept. Arrow keys move, K keeps, D discards, U takes back." : "The server lets you look, but not decide.";
-			note.textContent = groups ? `${plural(page.total, "group")}. ${how}${mayDelete ? "" : " Nothing is deleted here: export the list instead."}` : "";
-			if (groups) focus();
-			else list.append(state("No duplicates", level === "copy" ? "No picture is here twice. “Similar” also finds stronger edits." : "No picture is here twice."));
-			say(plural(groups, "group"));
-		} catch (error) {
-			if (error.name === "AbortError") return;
-			end.set(false);
-			note.textContent = "";
-			failed(error, groups ? null : list);
-		}
+		const page = await get("duplicates", {level, cursor, limit: PAGE}, signal);
+		page.groups.forEach(drawGroup);
+		cursor = page.next;
+		end.set(cursor);
+		const how = write ? "The image with the most pixels is suggested to be kept. Arrow keys move, K keeps, D discards, U takes back." : "The server lets you look, but not decide.";
+		note.textContent = groups ? `${plural(page.total, "group")}. ${how}${mayDelete ? "" : " Nothing is deleted here: export the list instead."}` : "";
+		if (groups) focus();
+		else list.append(state("No duplicates", level === "copy" ? "No picture is here twice. “Similar” also finds stronger edits." : "No picture is here twice."));
+		say(plural(groups, "group"));
 	}
 
 	last.images = [];

@@ -51,7 +51,12 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 	const visited = h("p.visited", {id: "visited"}, "Searching…");
 	const list = h("ul.hits", {"aria-label": "Images found, best first"});
 	const below = h("div");
-	const end = more(fetch, signal);
+	const end = more(fetch, signal, error => {
+		answers.delete(address);
+		visited.textContent = "";
+		const unknown = {message: `${error.message.split(";")[0]}. While you type, words that can be searched are suggested.`};
+		failed(route.text && error.status === 422 ? unknown : error, found.hits.length ? null : below);
+	});
 	const modes = service.info.rank_modes; // the first is the default
 	const controls = [
 		!route.text && choice("rank", "Order", modes.map(mode => [mode, ...RANKS[mode]]), route.rank ?? modes[0], rank => change({rank})),
@@ -86,7 +91,7 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 		say(found.hits.length ? `${plural(found.hits.length, "image")} shown` : "Nothing found");
 		if (found.hits.length) return;
 		const filtered = route.filter && "No image matches the filter. Remove it to search all images.";
-		below.append(state("Nothing found", filtered || (route.text ? "Try another word. While you type, words that can be searched are suggested." : "Try a larger part, or another picture.")));
+		below.append(state("Nothing found", filtered || `Try ${route.text ? "another word" : "a larger part, or another picture"}.`));
 	}
 
 	/** Reasons take longer than hits, because pixels are compared. */
@@ -98,22 +103,14 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 	}
 
 	async function fetch() {
-		try {
-			const asked = request(route, found.hits.length);
-			const answer = await post("search", asked, signal);
-			const seen = new Set(found.hits.map(hit => hit.id)); // images may have been added meanwhile
-			const some = answer.hits.filter(hit => !seen.has(hit.id));
-			found.hits.push(...some);
-			found.answer = {...answer, more: answer.more && some.length > 0};
-			draw(some);
-			explainHits(asked).catch(() => {}); // they are hits without a reason, too
-		} catch (error) {
-			if (error.name === "AbortError") return;
-			answers.delete(address);
-			end.set(false);
-			visited.textContent = "";
-			failed(error, found.hits.length ? null : below);
-		}
+		const asked = request(route, found.hits.length);
+		const answer = await post("search", asked, signal);
+		const seen = new Set(found.hits.map(hit => hit.id)); // images may have been added meanwhile
+		const some = answer.hits.filter(hit => !seen.has(hit.id));
+		found.hits.push(...some);
+		found.answer = {...answer, more: answer.more && some.length > 0};
+		draw(some);
+		explainHits(asked).catch(() => {}); // they are hits without a reason, too
 	}
 
 	if (found.answer) draw(found.hits);
@@ -133,7 +130,7 @@ function title({text, id, codes, region, like = []}) {
 function whatItTook({visited, took: {total_ms: ms}}) {
 	const buckets = visited.buckets ? `, in ${plural(visited.buckets, "bucket")} (groups of images with the same code)` : "";
 	const cut = visited.exact ? "" : " The search was cut short, so a better match may exist.";
-	return `Looked at ${count(visited.candidates)} of ${plural(visited.images, "image")}${buckets}. Took ${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms.${cut}`;
+	return `Looked at ${count(visited.candidates)} of ${plural(visited.images, "image")}${buckets}. Took ${count(ms < 10 ? Math.round(ms * 10) / 10 : Math.round(ms))} ms.${cut}`;
 }
 
 /** The picture that was searched with; a part of it can be chosen. */

@@ -64,12 +64,19 @@ function beyond(all, at, way) {
 }
 
 /** Calls `fetch` when the end of the page comes near; a button does the same. `set` says whether there is more. */
-export function more(fetch, signal) {
+export function more(fetch, signal, failed) {
 	let busy = false;
 	const next = async () => {
 		if (busy) return;
 		busy = true;
-		await fetch();
+		try {
+			await fetch();
+		} catch (error) {
+			if (!signal.aborted) {
+				set(false);
+				failed(error);
+			}
+		}
 		busy = false;
 	};
 	const element = h("p.more", {hidden: true}, h("button", {onclick: next}, "Show more"));

@@ -58,6 +58,7 @@ export function setUpWords() {
 		e.preventDefault();
 	});
 	input.addEventListener("blur", () => show([]));
+	addEventListener("popstate", () => show([]));
 	$("#find").addEventListener("submit", e => {
 		e.preventDefault();
 		submit();
