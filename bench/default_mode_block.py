@@ -82,7 +82,11 @@ def default_mode_block() -> str:
         "",
     ]
     for claim, holds in CLAIMS.items():
-        missed = [f"{NAMES[m]}-{bits}" for (m, bits), (c, _) in found.items() if not holds(c)]
+        names = {key: f"{NAMES[key[0]]}-{key[1]}" for key in found}
+        met = [names[key] for key, (c, _) in found.items() if holds(c)]
+        missed = [name for name in names.values() if name not in met]
         words = f"in all but {', '.join(missed)}" if missed else "in all"
-        lines.append(f"- {claim}: {words if len(missed) < len(found) else 'in none'}.")
+        if len(met) < len(missed):
+            words = f"in {', '.join(met)} only" if met else "in none"
+        lines.append(f"- {claim}: {words}.")
     return "\n".join(lines) + "\n"
