@@ -27,6 +27,7 @@ from answer_blocks import (
 from billion_block import billion_block
 from cluster_blocks import billion_capacity_block, capacity_block, cluster_block, kills_block
 from common import RESULTS, Cell
+from default_mode_block import default_mode_block
 from measurements import Row
 from paper.records import Record, from_json
 from paper.report import render
@@ -185,6 +186,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     },
     FOLDER / "learning.md": {
         "beyond": partial(paper_block, "beyond-docs.md.j2"),
+        "default": default_mode_block,
         "recipes": recipes_block,
     },
     FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},

@@ -30,6 +30,8 @@ NAMES = {
     "random_keep": "random keeping",
     "keep_all": "all regions",
 }
+# Of the first ten images: what a person sees.
+TOP_TEN = {"nDCG@10": "ndcg10", "P@10": "p10"}
 BUCKETS = (1, 10, 100, 1000)
 PLAIN_WIDTH = 100  # of tables written to a file or a pipe
 LONG_WIDTH = 10_000  # of tables with paths, which must not be wrapped
@@ -158,6 +160,7 @@ def gain_table(base: Evaluation, mch: Evaluation | None) -> Table:
         f"R@{reach}": "r0",
         f"P@{reach}": "p0",
         "F1 within the query's bucket (H=0)": "f1_own",
+        **TOP_TEN,
         "codes per image (ANHC)": "anhc",
     }
     for title, name in rows.items():
@@ -184,6 +187,7 @@ def ways_table(results: Mapping[str, Evaluation]) -> Table:
         f"P@{reach}": "p0",
         "  where something is found": "p0_nonempty",
         "queries that find nothing": "empty",
+        **TOP_TEN,
         "codes per image (ANHC)": "anhc",
     }
     for title, name in rows.items():

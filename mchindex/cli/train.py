@@ -368,7 +368,27 @@ def _summary(
         "time": show.times(trained.seconds),
         "model": str(out),
     }
+    if advice := _advice(results):
+        rows["advice"] = advice
     if trained.curve:
         hint = "needs matplotlib: pip install 'mchindex[plot]'"
         rows["learning curve"] = str(out / f"{CURVE}.svg") if can_plot() else hint
     console.print(show.facts({key: value for key, value in rows.items() if value}))
+
+
+FEW_CODES = 1.1  # per image; with fewer, several codes change next to nothing
+
+
+def _advice(results: dict[str, Evaluation] | None) -> str:
+    """What to try if the agent found next to nothing worth a code; empty if it found enough, or if
+    nothing was measured."""
+    if results is None or "mch" not in results or results["mch"].anhc >= FEW_CODES:
+        return ""
+    codes = results["mch"].anhc
+    found = "no region" if codes < 1.005 else "few regions"
+    return (
+        f"the agent found {found} worth a code: with {codes:.2f} codes per image, this model "
+        "searches almost as with one. To keep the best regions all the same, set the number of "
+        "codes, as in --codes 1.3. More training images, --crop-labels or another method may give "
+        "regions that pay; hashnet gains most"
+    )

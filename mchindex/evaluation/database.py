@@ -39,6 +39,15 @@ class Labels:
         alike: NDArray[np.bool_] = shared != 0
         return alike
 
+    def overlap(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """(n,) the Jaccard index of each image's labels and the given ones: the number of shared
+        labels as a share of those that either has."""
+        wanted = self._pack(labels[None])
+        shared = popcount(self._words & wanted)
+        either = popcount(self._words | wanted)
+        out: NDArray[np.float64] = shared / np.maximum(either, 1)
+        return out
+
 
 class Database:
     """Distinct codes in layers: the first code of every image, the second of those with two, …

@@ -62,6 +62,21 @@ def tie_aware_average_precision(images: Places, relevant: Places, sums: Floats) 
     return float(expected.sum() / h.sum())
 
 
+TOP = 10  # images that a person sees first
+
+
+def ndcg(gains: Floats, order: NDArray[np.int64]) -> float:
+    """nDCG of the first TOP images: their discounted gains as a share of the most possible.
+
+    `gains` (n,) are those of all images, at least one of them above 0; `order` has the images in
+    the order of the ranking.
+    """
+    top = min(TOP, len(gains))
+    discount = 1 / np.log2(np.arange(2, top + 2))
+    ideal = -np.sort(np.partition(-gains, top - 1)[:top])  # in falling order
+    return float(gains[order[:top]] @ discount / (ideal @ discount))
+
+
 def f1(found: NDArray[Any], hits: NDArray[Any], relevant: NDArray[Any]) -> Floats:
     """F1 = 2PR / (P + R), where `hits` of the `found` images are relevant, out of `relevant`.
 

@@ -33,6 +33,9 @@ CONVENTIONS = {
     "map": "over the whole ranking; ties in database order",
     "map_tie_aware": "mean over all orders of the images that tie in distance",
     "map_at": "divided by min(k, number of relevant images)",
+    "ndcg10": "nDCG of the first 10 images; an image's gain is the Jaccard index of its labels and "
+    "the query's; ties in database order",
+    "p10": "share of the first 10 images that are relevant; ties in database order",
     "p0": "a query that finds nothing within the radius counts as 0",
     "f1_buckets": "mean F1 of all images in the first buckets visited, empty buckets included",
     "f1_buckets_by_k": "mean number of buckets and mean F1 at the K-th image; images of a bucket "
@@ -54,6 +57,8 @@ class Evaluation:
     map: float  # over the whole ranking; ties in database order
     map_tie_aware: float  # the mean over all orders of ties
     map_at: dict[int, float]  # by k; divided by min(k, number of relevant images)
+    ndcg10: float  # of the first 10 images; their gain is the Jaccard index of the labels
+    p10: float  # share of relevant images among the first 10
     p0: float  # precision within the radius; a query that finds nothing counts as 0
     p0_nonempty: float | None  # the same over the queries that find something; None if none does
     r0: float  # recall within the radius
@@ -65,7 +70,7 @@ class Evaluation:
     f1_buckets: list[list[float]]  # [number of buckets, mean F1 of all images in them]
     f1_buckets_by_k: list[list[float]]  # [mean number of buckets, mean F1, K] of the first K images
     per_class: dict[str, dict[str, float]]  # queries, map, p0, r0, f1_own of queries with the class
-    # ap, ap_tie_aware, p, r, f1_own: (queries,) each, NaN for queries that are left out
+    # ap, ap_tie_aware, ndcg10, p10, p, r, f1_own: (queries,) each; NaN for queries left out
     per_query: dict[str, Floats] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -121,6 +126,8 @@ def evaluate(
     per_query = {
         "ap": tally.ap,
         "ap_tie_aware": tally.ap_tie_aware,
+        "ndcg10": tally.ndcg,
+        "p10": tally.p_top,
         "p": precision(found, hits),
         "r": hits / np.maximum(relevant, 1),
         "f1_own": f1(tally.found[:, 0], tally.hits[:, 0], np.maximum(relevant, 1)),
@@ -165,6 +172,8 @@ def evaluate(
         map=mean("ap"),
         map_tie_aware=mean("ap_tie_aware"),
         map_at=dict(zip(every_k, tally.ap_at[counted].mean(0).tolist(), strict=True)),
+        ndcg10=mean("ndcg10"),
+        p10=mean("p10"),
         p0=mean("p"),
         p0_nonempty=mean("p", nonempty) if nonempty.any() else None,
         r0=mean("r"),

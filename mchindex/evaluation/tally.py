@@ -15,9 +15,11 @@ from mchindex.evaluation.code_words import Words, to_codes
 from mchindex.evaluation.curves import MOST_BUCKETS, Budgets, Ranking, at_ks
 from mchindex.evaluation.database import Database
 from mchindex.evaluation.metrics import (
+    TOP,
     average_precision,
     average_precision_at,
     harmonic,
+    ndcg,
     tie_aware_average_precision,
 )
 from mchindex.progress import Progress, Step
@@ -54,6 +56,7 @@ class Tally:
         self.relevant = np.zeros(queries, np.int64)
         self.ap, self.ap_tie_aware = np.zeros(queries), np.zeros(queries)
         self.ap_at = np.zeros((queries, len(at)))
+        self.ndcg, self.p_top = np.zeros(queries), np.zeros(queries)
         self.found, self.hits = counts(2), counts(2)  # query's bucket, radius
         self.budget_found, self.budget_hits = counts(len(budgets)), counts(len(budgets))
         self.k_hits, self.k_buckets = counts(len(ks)), counts(len(ks))
@@ -80,6 +83,8 @@ class Tally:
         ranking = Ranking(order, masks, alike, starts, np.searchsorted(places, starts))
 
         self.ap[i] = average_precision(places)
+        self.ndcg[i] = ndcg(self._database.labels.overlap(labels), order)
+        self.p_top[i] = alike[order[:TOP]].mean()
         self.ap_at[i] = average_precision_at(places, self._at)
         self.ap_tie_aware[i] = tie_aware_average_precision(
             np.diff(starts), np.diff(ranking.hits), self._sums

@@ -36,6 +36,7 @@ class Config:
     bits: int
     settings: dict[str, Any]
     policy_width: int | None  # None: no policy
+    policy_reads: Any  # checked by the policy
     sigma: float
     xi: float
     about: dict[str, Any]
@@ -62,6 +63,7 @@ class Config:
             field_of(config, "bits", int),
             field_of(config, "settings", dict),
             None if policy is None else field_of(policy, "width", int),
+            field_of({"reads": "method"} | (policy or {}), "reads", str),
             field_of(config, "sigma", float, int),
             field_of(config, "xi", float, int),
             field_of({"about": {}} | config, "about", dict),

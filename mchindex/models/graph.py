@@ -27,7 +27,7 @@ from mchindex.inference.graph import (
 from mchindex.inference.saved import WEIGHTS
 from mchindex.models.backbones import EfficientNetLite0, Trunk, Tuned
 from mchindex.models.extract import Network, exported, graph_runner
-from mchindex.models.hashing import HashMethod
+from mchindex.models.hashing import HashMethod, sign
 from mchindex.models.onnx_export import export, fold_padding, shorten_weights
 from mchindex.models.policy import Policy
 from mchindex.regions import overlaps
@@ -40,15 +40,17 @@ AGREES = 0.999  # the least share of equal bits
 
 
 class HashLayers(nn.Module):
-    """(n, dim) features -> the input of the last layer, and the numbers whose signs are codes."""
+    """(n, dim) features -> f(x), which the policy reads, and numbers whose signs are codes."""
 
-    def __init__(self, method: HashMethod) -> None:
+    def __init__(self, method: HashMethod, policy: Policy | None) -> None:
         super().__init__()
         self.method = method
+        self.backbone = policy is not None and policy.reads == "backbone"
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         f = self.method.features(features)
-        return f, self.method.last(f)
+        # Not the features themselves: a graph's output is not one of its inputs.
+        return features.clone() if self.backbone else f, self.method.last(f)
 
 
 class Keep(nn.Module):
@@ -158,7 +160,7 @@ def _tuned(tuned: Tuned, tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def _hash(model: MCHModel, tensors: Mapping[str, Tensor]) -> bytes:
-    layers = HashLayers(model.method)
+    layers = HashLayers(model.method, model.policy)
     x = _sample(model)
     data = export(layers, {"features": x[:2]}, ["f", "z"], "this method", tensors)
     with torch.inference_mode():
@@ -174,7 +176,8 @@ def _policy(model: MCHModel, tensors: Mapping[str, Tensor]) -> bytes:
     assert model.policy is not None
     keep = Keep(model.policy)
     with torch.inference_mode():
-        f, b = model.method.states(_sample(model))
+        f, z = HashLayers(model.method, model.policy)(_sample(model))
+    b = sign(z)
     half = len(f) // 2
     inputs = {"f": f[:half], "f_region": f[half:], "b": b[:half], "b_region": b[half:]}
     inputs = {name: x.clone() for name, x in inputs.items()}
@@ -231,7 +234,8 @@ class WholeModel(nn.Module):
     def __init__(self, model: MCHModel) -> None:
         super().__init__()
         self.network = Network(model.backbone, model.mode)
-        self.method, self.policy, self.fine = model.method, model.policy, model.fine
+        self.layers = HashLayers(model.method, model.policy)
+        self.policy, self.fine = model.policy, model.fine
         self.regions = len(model.layout)
         rows = columns = 1
         if model.mode == "pooled":
@@ -248,8 +252,7 @@ class WholeModel(nn.Module):
         else:
             features = self.network(pixels.flatten(0, 1)).unflatten(0, (-1, self.regions))
         features = features.half().float()  # as the index rounds them
-        f = self.method.features(features.flatten(0, 1))
-        z = self.method.last(f)
+        f, z = self.layers(features.flatten(0, 1))
         f, z = f.unflatten(0, (-1, self.regions)), z.unflatten(0, (-1, self.regions))
         nothing = 0 * z[..., 0]  # the tracer would write the number of rows into other zeros
         keep = torch.cat([nothing[:, :1] + 1, nothing[:, 1:]], 1)

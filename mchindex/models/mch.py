@@ -138,7 +138,10 @@ class MCHModel(Encoder):
             for start in range(0, n, step):
                 part = slice(start, start + step)
                 x = torch.from_numpy(features[part]).flatten(0, 1)
-                f, b = (y.unflatten(0, (-1, regions)) for y in self._states(x))
+                f, b = self._states(x)
+                if self.policy is not None and self.policy.reads == "backbone":
+                    f = x.to(self.device, torch.float32)
+                f, b = (y.unflatten(0, (-1, regions)) for y in (f, b))
                 codes[part] = pack(b)
                 if self.policy is None or regions == 1:
                     continue
@@ -176,7 +179,7 @@ class MCHModel(Encoder):
             "method": self.method.name,
             "bits": self.bits,
             "settings": self.method.settings.to_json(),
-            "policy": None if self.policy is None else {"width": self.policy.width},
+            "policy": None if self.policy is None else self.policy.to_json(),
             "sigma": self.sigma,
             "xi": self.xi,
             "about": self.about,
@@ -323,8 +326,11 @@ class MCHModel(Encoder):
         )
         policy = None
         if config.policy_width is not None:
-            features, width = method.feature_dim, config.policy_width
-            policy = saved.build("policy", lambda: Policy(features, bits, width), part("policy"))
+            width, reads = config.policy_width, config.policy_reads
+            features = dim if reads == "backbone" else method.feature_dim
+            policy = saved.build(
+                "policy", lambda: Policy(features, bits, width, reads=reads), part("policy")
+            )
         fine = None
         if config.fine is not None:
             fine_bits, cells, fingerprint = config.fine

@@ -8,7 +8,8 @@ loss between codes, with its pair weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -18,32 +19,45 @@ from torch.nn import functional as F  # noqa: N812
 
 from mchindex.models.deep import check_loss, rise_and_fall
 from mchindex.models.hashing import Checkpoint, HashMethod, check_units, distances
-from mchindex.models.policy import KEEP, Policy
+from mchindex.models.policy import DISCARD, KEEP, Policy, Reads
 from mchindex.models.seeds import seeded
 from mchindex.models.settings import Settings
-from mchindex.models.views import Views, similar
+from mchindex.models.views import Features, Views, pair_weights, similar
 from mchindex.progress import Progress, Step, silent
+from mchindex.training.ranking import counts, place_values
 
-Estimator = Literal["exact", "reinforce"]
+Estimator = Literal["exact", "reinforce", "value"]
 Optimiser = Literal["adamw", "sgd"]
+Reward = Literal["ranking", "loss"]
+
+FEWEST = 200  # images per fold
 
 
 @dataclass(frozen=True)
 class AgentSettings(Settings):
-    """The agent's settings, with tuned defaults. `PAPER` has those of the paper."""
+    """The agent's settings, with tuned defaults. `LOSS` has those for rewards that are the loss's,
+    and `PAPER` those of the paper."""
 
-    estimator: Estimator = "exact"
-    steps: int = 600
+    # "ranking": by how much a code improves the results; "loss": by how much it lowers the base
+    # method's loss, as in the paper.
+    reward: Reward = "ranking"
+    # Parts of the training images; the rewards of a part come from a base method that was trained
+    # on the others. 0: the rewards come from the base method itself, as in the paper.
+    folds: int = 2
+    # "value": the logarithm of the odds of keeping is fitted to the reward, so that regions are
+    # ordered by the reward to expect; "exact" and "reinforce": the expected reward is maximised.
+    estimator: Estimator = "value"
+    steps: int = 300
     batch: int = 256
     optimiser: Optimiser = "adamw"
     lr: float = 1e-3  # with adamw the highest learning rate; with sgd a constant one
     weight_decay: float = 1e-3
-    width: int = 256
+    width: int = 128
     dropout: float = 0.5
     # "std": rewards are divided by their standard deviation; "sum": they are not, as in the paper.
     scale: Literal["std", "sum"] = "std"
     # Power of the rewards' absolute values: below 1, a few large rewards count for less.
-    power: float = 0.5
+    power: float = 1.0
     # Added to each reward. The base method has learnt its training images by heart, so a region
     # helps less there than it will for new images.
     bonus: float = 0.0
@@ -61,11 +75,16 @@ class AgentSettings(Settings):
                 given = getattr(self, name)
                 raise ValueError(f"the agent's {name} is at least {least}, not {given}")
         check_units("the agent's width", self.width)
+        if self.folds < 0 or self.folds == 1:
+            raise ValueError(f"the agent's folds are 0, or at least 2, not {self.folds}")
         if self.worth is not None and not 0 < self.worth < 1:
             raise ValueError(f"the agent's worth is a share between 0 and 1, not {self.worth}")
 
 
 PAPER = AgentSettings(
+    reward="loss",
+    folds=0,
+    width=256,
     estimator="reinforce",
     steps=100,
     batch=256,
@@ -78,19 +97,26 @@ PAPER = AgentSettings(
     every=10,
 )
 
-# By method; chosen on validation parts of training sets.
-TUNED: dict[str, dict[str, Any]] = {
+# If the rewards are the loss's. These and the following were chosen on validation parts of training
+# sets.
+LOSS: dict[str, Any] = {
+    "reward": "loss",
+    "folds": 0,
+    "estimator": "exact",
+    "steps": 600,
+    "width": 256,
+    "power": 0.5,
+}
+LOSS_BY_METHOD: dict[str, dict[str, Any]] = {
     "ksh": {"bonus": 0.1},
     "hashnet": {"bonus": 0.3},
     "mmhh": {"bonus": 0.03},
 }
-
-
 # A backbone trained from scratch knows less: only its safer regions are worth keeping.
-SCRATCH: dict[str, Any] = {"bonus": 0.0, "dissimilar": 3.0}
+SCRATCH: dict[str, Any] = LOSS | {"bonus": 0.0, "dissimilar": 3.0}
 # Guessed labels find only some of the similar pairs. The rewards then rank regions well enough, but
 # their sign does not say whether a region is worth its code.
-GUESSED: dict[str, Any] = {"worth": 0.3}
+GUESSED: dict[str, Any] = LOSS | {"worth": 0.3}
 
 
 def agent_settings(
@@ -104,7 +130,9 @@ def agent_settings(
     `scratch`: the backbone was trained from scratch; `guessed`: labels are guessed.
     """
     changes = changes or {}
-    tuned = GUESSED if guessed else SCRATCH if scratch else TUNED.get(method, {})
+    tuned: dict[str, Any] = GUESSED if guessed else SCRATCH if scratch else {}
+    if not tuned and changes.get("reward") == "loss":
+        tuned = LOSS | LOSS_BY_METHOD.get(method, {})
     if "bonus" in changes and "worth" not in changes:
         tuned = {name: value for name, value in tuned.items() if name != "worth"}
     return AgentSettings().updated(tuned).updated(changes)
@@ -114,7 +142,7 @@ def agent_settings(
 class Experience:
     """Everything the agent learns from: the parts of all states, and the rewards of keeping."""
 
-    f: Tensor  # (n, features) of whole images
+    f: Tensor  # (n, features) of whole images: what the policy reads
     f_region: Tensor  # (n, crops, features)
     b: Tensor  # (n, bits) signs
     b_region: Tensor  # (n, crops, bits)
@@ -142,50 +170,108 @@ def keep_reward(
 
 @torch.inference_mode()
 def gather(
-    method: HashMethod, data: Views, progress: Progress = silent, dissimilar: float = 1.0
+    method: HashMethod,
+    data: Views,
+    progress: Progress = silent,
+    dissimilar: float = 1.0,
+    reward: Reward = "loss",
+    reads: Reads = "method",
 ) -> Experience:
     """The states and rewards of all crops of all training images.
 
-    `dissimilar` is a factor on the loss of dissimilar pairs; it is 1 in the paper.
+    `dissimilar` is a factor on what dissimilar pairs cost; it is 1 in the paper. `reads` says what
+    the policy reads.
     """
     if data.views < 2:
         raise ValueError("the agent learns from crops: compute features with at least one crop")
     method.eval()
     device = method.weights.device
     n, crops = len(data), data.views - 1
-    labels = data.labels.to(device)
-    # Distances are whole numbers, so the loss fits in a table: [dissimilar | similar].
-    d = torch.arange(method.bits + 1, device=device, dtype=torch.float32)
-    table = torch.cat(
-        [
-            factor * method.pair_loss(d, torch.full_like(d, s, dtype=torch.bool))
-            for s, factor in ((0, dissimilar), (1, 1.0))
-        ]
-    )
 
     def view(which: int) -> tuple[Tensor, Tensor]:
-        parts = [data.batch(rows, which).to(device) for rows in torch.arange(n).split(1024)]
-        f, b = zip(*(method.states(x) for x in parts), strict=True)
-        return torch.cat(f), torch.cat(b)
+        fs, bs = [], []
+        for rows in torch.arange(n).split(1024):
+            x = data.batch(rows, which).to(device)
+            f, b = method.states(x)
+            fs.append(f if reads == "method" else x)
+            bs.append(b)
+        return torch.cat(fs), torch.cat(bs)
 
     f, b = view(0)
     f_region = torch.empty(n, crops, f.shape[1], device=device, dtype=torch.float16)
     b_region = torch.empty(n, crops, method.bits, device=device)
     for crop in range(crops):
         f_region[:, crop], b_region[:, crop] = view(crop + 1)
-    reward = torch.empty(n, crops, device=device)
-    for rows in torch.arange(n, device=device).split(256):
-        start = similar(labels[rows], labels) * (method.bits + 1)
-        weight = method.pair_weight(labels[rows], labels)
-        weight[torch.arange(len(rows)), rows] = 0  # j = i
+    rewards = _rewards(method, b, b_region, data.labels.to(device), dissimilar, reward, progress)
+    return Experience(f, f_region, b, b_region, rewards)
+
+
+def _rewards(
+    method: HashMethod,
+    b: Tensor,
+    b_region: Tensor,
+    labels: Tensor,
+    dissimilar: float,
+    reward: Reward,
+    progress: Progress,
+) -> Tensor:
+    """(n, crops): the reward of keeping each crop, summed over the other images."""
+    n, crops, places = len(b), b_region.shape[1], method.bits + 1
+    # Distances are whole numbers, so what a place is worth fits in a table, one for all images or
+    # one for each: [dissimilar | similar].
+    if reward == "loss":
+        d = torch.arange(places, device=b.device, dtype=torch.float32)
+        losses = [method.pair_loss(d, torch.full_like(d, s, dtype=torch.bool)) for s in (0, 1)]
+        table = -torch.cat(losses)[:, None].expand(-1, n)
+    else:
+        table = place_values(counts(b, labels)).T.contiguous()
+    table = torch.cat([dissimilar * table[:places], table[places:]])
+    out = torch.empty(n, crops, device=b.device)
+    for rows in torch.arange(n, device=b.device).split(256):
+        start = similar(labels[rows], labels) * places
         near = distances(b[rows], b)
-        before = table[(start + near).int()]
+        weight = torch.ones_like(near)
+        if reward == "loss":
+            weight = method.pair_weight(labels[rows], labels)
+        weight[torch.arange(len(rows)), rows] = 0  # j = i
+        before = table.gather(0, (start + near).long())
         for crop in range(crops):
             nearer = torch.minimum(near, distances(b_region[rows, crop], b))
-            gain = before - table[(start + nearer).int()]
-            reward[rows, crop] = (weight * gain).sum(1)
+            gain = table.gather(0, (start + nearer).long()) - before
+            out[rows, crop] = (weight * gain).sum(1)
         progress(Step("rewards", int(rows[-1]) + 1, n))
-    return Experience(f, f_region, b, b_region, reward)
+    return out
+
+
+def folds_of(data: Views, folds: int, seed: int) -> list[Tensor]:
+    """The rows of each fold. None at all if the data are too few to be divided."""
+    n = len(data)
+    parts = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).chunk(max(folds, 1))
+    if folds < 2 or n < FEWEST * folds:
+        return []
+    try:
+        for part in parts:
+            pair_weights(data.labels[_but(n, part)])
+    except ValueError:  # no two images of a part are similar, or all of them are
+        return []
+    return [part.sort().values for part in parts]
+
+
+def _but(n: int, rows: Tensor) -> Tensor:
+    """All rows but these."""
+    rest = torch.ones(n, dtype=torch.bool)
+    rest[rows] = False
+    return rest.nonzero().squeeze(1)
+
+
+def base_of_others(method: HashMethod, data: Features, fold: Tensor) -> tuple[HashMethod, Features]:
+    """An untrained base method with the settings of another, and what it is to be trained on."""
+    others = data.take(_but(len(data), fold))
+    settings = method.settings
+    if "anchors" in settings.names():
+        settings = settings.updated({"anchors": min(settings.anchors, len(others))})
+    twin = type(method)(method.dim, method.bits, settings)
+    return twin.to(method.weights.device), others
 
 
 def scaled(reward: Tensor, settings: AgentSettings) -> Tensor:
@@ -200,10 +286,14 @@ def scaled(reward: Tensor, settings: AgentSettings) -> Tensor:
 
 
 def policy_loss(probabilities: Tensor, reward: Tensor, estimator: Estimator) -> Tensor:
-    """The loss to minimise: the negative expected reward, or REINFORCE's estimate of it.
+    """The loss to minimise: the negative expected reward, or REINFORCE's estimate of it, or the
+    squared error of the reward that is read from the odds of keeping.
 
     An episode has one step and discarding has reward 0, so the expected reward is π(keep) R.
     """
+    if estimator == "value":
+        odds = probabilities.clamp(min=1e-12).log()
+        return F.mse_loss(odds[:, KEEP] - odds[:, DISCARD], reward)
     if estimator == "exact":
         return -(probabilities[:, KEEP] * reward).mean()
     action = torch.multinomial(probabilities.detach(), 1)
@@ -218,13 +308,15 @@ def train_agent(
     seed: int = 0,
     progress: Progress = silent,
     checkpoint: Checkpoint | None = None,
+    folds: Sequence[tuple[HashMethod, Tensor]] = (),
 ) -> tuple[Policy, list[dict[str, float]]]:
     """Returns the policy at its best step, by the reward on validation images, and the curve.
 
-    The curve has a point per validation. Raises ValueError if there are no crops, or fewer than two
-    images.
+    `folds` are base methods trained on parts of the data, each with the rows that it has not seen,
+    see `base_of_others`; without any, the rewards come from `method`. The curve has a point per
+    validation. Raises ValueError if there are no crops, or fewer than two images.
     """
-    experience = gather(method, data, progress, settings.dissimilar)
+    experience = _experience(method, data, settings, progress, folds)
     device = experience.f.device
     reward = scaled(experience.reward, settings)
     order = torch.randperm(len(experience), generator=torch.Generator().manual_seed(seed))
@@ -232,9 +324,14 @@ def train_agent(
     validation, training = order[:held].to(device), order[held:].to(device)
     if not len(training):
         raise ValueError("the agent needs at least two training images")
+    # A region with its image's code has no reward: with folds, the agent learns from the others.
+    pairs = (reward[training] != 0).nonzero() if folds else None
+    validate, score = (_ranked, "order") if folds else (_validate, "validation_reward")
     with seeded(seed, device):
-        policy = Policy(experience.f.shape[1], method.bits, settings.width, settings.dropout)
-        policy.to(device).fit_scale(experience.f)
+        reads: Reads = "backbone" if folds else "method"
+        features = experience.f.shape[1]
+        policy = Policy(features, method.bits, settings.width, settings.dropout, reads)
+        policy.to(device).fit_scale(_scaling(experience) if folds else experience.f)
         optimiser, schedule = _optimiser(policy, settings)
         curve: list[dict[str, float]] = []
         best: dict[str, Tensor] = {}
@@ -251,8 +348,7 @@ def train_agent(
             policy.train()
             size = min(settings.every, settings.steps - block)
             for _ in range(size):
-                rows = training[torch.randint(len(training), (settings.batch,))]
-                crop = torch.randint(reward.shape[1], (settings.batch,), device=device)
+                rows, crop = _drawn(pairs, training, reward.shape[1], settings.batch)
                 probabilities = policy(_state(policy, experience, rows, crop))
                 loss = policy_loss(probabilities, reward[rows, crop], settings.estimator)
                 check_loss(float(loss.detach()), "agent")
@@ -262,11 +358,11 @@ def train_agent(
                 schedule.step()
                 got = (probabilities[:, KEEP].detach() * reward[rows, crop]).mean()
                 gained += float(got) / size
-            point = _validate(policy, experience, reward, validation)
+            point = validate(policy, experience, reward, validation)
             point = {"step": block + size, "train_reward": gained, **point}
             gained = 0.0
             curve.append(point)
-            if point["validation_reward"] >= max(p["validation_reward"] for p in curve):
+            if point[score] >= max(p[score] for p in curve):
                 best = {k: v.detach().clone() for k, v in policy.state_dict().items()}
             if checkpoint:
                 checkpoint.save(
@@ -281,7 +377,43 @@ def train_agent(
                 )
             progress(Step("agent", block + size, settings.steps, point))
     policy.load_state_dict(best)
+    if folds:
+        policy.move_threshold(_threshold(policy, experience, experience.reward, validation))
     return policy.eval(), curve
+
+
+def _drawn(pairs: Tensor | None, training: Tensor, crops: int, count: int) -> tuple[Tensor, Tensor]:
+    """Rows and crops drawn at random, from pairs of places in `training` and crops if given."""
+    if pairs is not None and len(pairs):
+        place, crop = pairs[torch.randint(len(pairs), (count,))].unbind(1)
+        return training[place], crop
+    rows = training[torch.randint(len(training), (count,))]
+    return rows, torch.randint(crops, (count,), device=training.device)
+
+
+def _scaling(e: Experience) -> Tensor:
+    """Features of as many regions as whole images."""
+    return torch.cat([e.f, e.f_region[:, 0].float()])
+
+
+def _experience(
+    method: HashMethod,
+    data: Views,
+    settings: AgentSettings,
+    progress: Progress,
+    folds: Sequence[tuple[HashMethod, Tensor]],
+) -> Experience:
+    """What the agent learns from; that of the folds one after the other."""
+    how = settings.dissimilar, settings.reward
+    if not folds:
+        return gather(method, data, progress, *how)
+    if not isinstance(data, Features):
+        raise TypeError("folds need features that are known")
+    parts = [
+        gather(base, data.take(rows), progress, *how, reads="backbone") for base, rows in folds
+    ]
+    names = [field.name for field in fields(Experience)]
+    return Experience(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 def _state(policy: Policy, e: Experience, rows: Tensor, crop: Tensor) -> Tensor:
@@ -301,18 +433,43 @@ def _optimiser(policy: Policy, settings: AgentSettings) -> tuple[Any, Any]:
 
 
 @torch.inference_mode()
+def _keep(policy: Policy, e: Experience, rows: Tensor) -> Tensor:
+    """(len(rows), crops): the probabilities of keeping the crops of some images."""
+    policy.eval()
+    crops = [torch.full_like(rows, crop) for crop in range(e.reward.shape[1])]
+    return torch.stack([policy(_state(policy, e, rows, crop))[:, KEEP] for crop in crops], dim=1)
+
+
 def _validate(policy: Policy, e: Experience, reward: Tensor, rows: Tensor) -> dict[str, float]:
     """The mean reward of keeping what has a probability of one half or more, and its bound."""
-    policy.eval()
-    kept = torch.stack(
-        [
-            policy(_state(policy, e, rows, torch.full_like(rows, crop)))[:, KEEP] >= 0.5
-            for crop in range(reward.shape[1])
-        ],
-        dim=1,
-    )
+    kept = _keep(policy, e, rows) >= 0.5
     return {
         "validation_reward": float((kept * reward[rows]).mean()),
         "kept": float(kept.float().mean()),
         "best_possible": float(F.relu(reward[rows]).mean()),
     }
+
+
+def _ranked(policy: Policy, e: Experience, reward: Tensor, rows: Tensor) -> dict[str, float]:
+    """The mean reward with the best threshold, and `order`: that of the most probable regions, as a
+    mean over all numbers of them up to one half. It says how well regions are ordered."""
+    keep, gained = _keep(policy, e, rows).flatten(), reward[rows].flatten()
+    some = gained != 0
+    order = keep[some].argsort(descending=True)
+    total = gained[some][order].double().cumsum(0) / max(1, len(gained))
+    best = max(0.0, float(total.max())) if len(total) else 0.0
+    return {
+        "validation_reward": best,
+        "kept": float(total.argmax() + 1) / len(gained) if best else 0.0,
+        "best_possible": float(F.relu(gained).mean()),
+        "order": float(total[: max(1, len(total) // 2)].mean()) if len(total) else 0.0,
+    }
+
+
+def _threshold(policy: Policy, e: Experience, reward: Tensor, rows: Tensor) -> float:
+    """The probability from which on keeping has the highest total reward on these images."""
+    keep, gained = _keep(policy, e, rows).flatten(), reward[rows].flatten()
+    order = keep.argsort(descending=True)
+    total = gained[order].double().cumsum(0)
+    place = int(total.argmax())
+    return float(keep[order[place]]) if total[place] > 0 else 1.0

@@ -147,10 +147,14 @@ class TrainingOptions:
         low, high = round(float(sides.min()), 6), round(float(sides.max()), 6)
         return WithCrops(self.crops, low if low == high else (low, high))
 
-    def agent_options(self) -> AgentSettings:
-        """The agent's settings: its defaults for these options, with `agent_settings` applied."""
+    def agent_options(self, folds: bool = True) -> AgentSettings:
+        """The agent's settings: its defaults for these options, with `agent_settings` applied.
+
+        Without `folds`, those for data that are too few to be divided.
+        """
         guessed = self.labels == "neighbours"
-        return agent_settings(self.method, self.agent_settings, self.from_scratch, guessed)
+        own = {} if folds else {"reward": "loss", "folds": 0}
+        return agent_settings(self.method, own | self.agent_settings, self.from_scratch, guessed)
 
     @property
     def from_scratch(self) -> bool:

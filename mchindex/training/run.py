@@ -33,7 +33,7 @@ from mchindex.models.seeds import seeded
 from mchindex.models.views import Features, Views, pair_weights
 from mchindex.models.words import Words
 from mchindex.progress import Progress, silent
-from mchindex.training.agent import train_agent
+from mchindex.training.agent import base_of_others, folds_of, train_agent
 from mchindex.training.backbone import BackboneSettings, train_backbone
 from mchindex.training.checkpoints import Checkpoints
 from mchindex.training.crop_labels import CropLabelSettings, with_crop_labels
@@ -182,9 +182,7 @@ def train_model(
     curve: list[dict[str, float]] = []
     if options.agent:
         with _timed("agent", seconds):
-            settings, state = options.agent_options(), checkpoints.under_way("agent")
-            policy, curve = train_agent(method, data, settings, options.seed, progress, state)
-            _check_converged(policy=policy)
+            policy, curve = _train_agent(method, data, options, progress, checkpoints)
 
     # Fine codes.
     fine: FineHash | None = None
@@ -229,7 +227,7 @@ def train_model(
 
 
 def fit_from_views(
-    data: Views, options: TrainingOptions, progress: Progress = silent
+    data: Features, options: TrainingOptions, progress: Progress = silent
 ) -> tuple[HashMethod, Policy | None, list[dict[str, float]]]:
     """Trains the base method and the agent only, on views and their labels.
 
@@ -240,9 +238,42 @@ def fit_from_views(
     method.eval()
     if not options.agent:
         return method, None, []
-    policy, curve = train_agent(method, data, options.agent_options(), options.seed, progress)
-    _check_converged(policy=policy)
+    policy, curve = _train_agent(method, data, options, progress, Checkpoints(None))
     return method, policy, curve
+
+
+def _train_agent(
+    method: HashMethod,
+    data: Features,
+    options: TrainingOptions,
+    progress: Progress,
+    checkpoints: Checkpoints,
+) -> tuple[Policy, list[dict[str, float]]]:
+    """Trains base methods on parts of the data, if the agent is to learn from them, and the agent.
+
+    Raises TrainingError if weights are not finite numbers.
+    """
+    settings = options.agent_options()
+    folds = []
+    for number, rows in enumerate(folds_of(data, settings.folds, options.seed)):
+        base, others = base_of_others(method, data, rows)
+        stage = f"fold-{number}"
+        if not checkpoints.finished(stage, base):
+            step = _as_stage(f"fold {number + 1}", progress)
+            _fit(base, others, options, step, checkpoints.under_way(stage))
+            checkpoints.finish(stage, base)
+        folds.append((base.eval(), rows))
+    if settings.folds and not folds:
+        settings = options.agent_options(folds=False)
+    state = checkpoints.under_way("agent")
+    policy, curve = train_agent(method, data, settings, options.seed, progress, state, folds)
+    _check_converged(policy=policy)
+    return policy, curve
+
+
+def _as_stage(name: str, progress: Progress) -> Progress:
+    """Progress whose steps belong to another stage."""
+    return lambda step: progress(replace(step, stage=name))
 
 
 def _fit(

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 import mchindex
 from helpers.pictures import write, write_pictures
 from helpers.script import run_script
+from mchindex import training
 from mchindex.cli import run
 from mchindex.cli import train as train_file
 from mchindex.datasets import load_split, open_dataset
@@ -252,6 +253,33 @@ def test_training_succeeds_on_data_that_cannot_be_evaluated(
     assert run(["train", *data, *small, "--out", str(out), "-q"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "not measured: none of the query images of photos can be read" in text
+
+
+@pytest.mark.parametrize(
+    ("codes", "words"),
+    [
+        (1.0, "no region worth a code: with 1.00 codes"),
+        (1.06, "few regions worth a code"),
+        (1.1, ""),
+    ],
+)
+def test_a_model_that_keeps_next_to_nothing_comes_with_advice(
+    codes: float, words: str, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    measured = training.measure
+
+    def as_if(*args: Any, **options: Any) -> dict[str, Any]:
+        found = measured(*args, **options)
+        return found | {"mch": replace(found["mch"], anhc=codes)}
+
+    monkeypatch.setattr(training, "measure", as_if)
+    arguments = [word for word in quick() if word != "--no-eval"]
+    assert run([*arguments, "--out", str(tmp_path / "model")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "nDCG@10" in text
+    assert (words in text) if words else ("advice" not in text)
+    assert ("--codes 1.3" in text) == bool(words)
 
 
 # Interruptions

@@ -1,6 +1,7 @@
 """Every figure against a slow computation of another form, and the curves against BucketTable."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -141,6 +142,18 @@ def slow_tie_aware(distances: list[int], relevant: set[int]) -> Fraction:
     return total / len(relevant)
 
 
+def slow_ndcg(c: Case, query: int, order: list[int]) -> float:
+    """Of the first ten, where an image gains by the labels that it shares with the query."""
+    wanted = set(np.flatnonzero(c.query_labels[query]).tolist())
+    own = [set(np.flatnonzero(row).tolist()) for row in c.labels]
+    gain = [len(wanted & labels) / len(wanted | labels) for labels in own]
+
+    def discounted(gains: list[float]) -> float:
+        return sum(g / math.log2(place + 1) for place, g in enumerate(gains[:10], 1))
+
+    return discounted([gain[i] for i in order]) / discounted(sorted(gain, reverse=True))
+
+
 def slow_f1(found: set[int], relevant: set[int]) -> float:
     hits = len(found & relevant)
     if not hits:
@@ -198,6 +211,8 @@ def test_every_figure(bits: int, radius: int) -> None:
     per_query = {
         "ap": {q: float(slow_ap(order[q], relevant[q])) for q in counted},
         "ap_tie_aware": {q: float(slow_tie_aware(distances[q], relevant[q])) for q in counted},
+        "ndcg10": {q: slow_ndcg(c, q, order[q]) for q in counted},
+        "p10": {q: len(set(order[q][:10]) & relevant[q]) / min(10, c.n) for q in counted},
         "p": {q: len(near_by[q] & relevant[q]) / max(1, len(near_by[q])) for q in counted},
         "r": {q: len(near_by[q] & relevant[q]) / len(relevant[q]) for q in counted},
         "f1_own": {q: slow_f1(own[q], relevant[q]) for q in counted},
@@ -212,6 +227,8 @@ def test_every_figure(bits: int, radius: int) -> None:
     assert result.map_at == pytest.approx(
         {k: mean(float(slow_ap(order[q], relevant[q], k)) for q in counted) for k in AT}
     )
+    assert result.ndcg10 == pytest.approx(mean(per_query["ndcg10"].values()))
+    assert result.p10 == pytest.approx(mean(per_query["p10"].values()))
     assert result.p0 == pytest.approx(mean(per_query["p"].values()))
     assert result.r0 == pytest.approx(mean(per_query["r"].values()))
     assert result.f1_own == pytest.approx(mean(per_query["f1_own"].values()))

@@ -1,6 +1,8 @@
 """The agent: rewards by a slow loop, gradients by expectation, policies for toy problems."""
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,20 +19,29 @@ from mchindex.models.deep import DeepHash
 from mchindex.models.hashing import Checkpoint
 from mchindex.models.policy import DISCARD, KEEP
 from mchindex.models.views import Features, Views, pair_weights
-from mchindex.progress import Progress, silent
+from mchindex.progress import Progress, Step, silent
 from mchindex.training.agent import (
+    FEWEST,
     PAPER,
     AgentSettings,
     Estimator,
     agent_settings,
+    base_of_others,
+    folds_of,
     gather,
     keep_reward,
     policy_loss,
     scaled,
     train_agent,
 )
+from mchindex.training.checkpoints import Checkpoints
+from mchindex.training.options import TrainingOptions
+from mchindex.training.run import _train_agent
 
 QUICK = AgentSettings(
+    estimator="exact",
+    reward="loss",
+    folds=0,
     steps=120,
     batch=64,
     lr=1e-2,
@@ -496,3 +507,85 @@ def test_settings_of_an_agent_given_as_text() -> None:
         agent_settings("dch", {name: least})
         with pytest.raises(ValueError, match=f"the agent's {name} is at least {least}, not"):
             agent_settings("dch", {name: least - 1})
+
+
+# Folds.
+
+
+def test_each_fold_is_left_out_once() -> None:
+    data = blobs(FEWEST * 3)
+    folds = folds_of(data, 3, seed=1)
+    assert torch.equal(torch.cat(folds).sort().values, torch.arange(len(data)))
+    for rows in folds:
+        base, others = base_of_others(some_method("ksh"), data, rows)
+        assert len(others) + len(rows) == len(data)
+        left = others.array.flatten(1)
+        assert not (data.array[rows].flatten(1)[:, None] == left[None]).all(-1).any()
+        assert base.settings == some_method("ksh").settings
+    assert all(torch.equal(*pair) for pair in zip(folds, folds_of(data, 3, seed=1), strict=True))
+    assert not torch.equal(folds[0], folds_of(data, 3, seed=2)[0])
+
+
+def test_data_that_are_too_few_or_too_alike_are_not_divided() -> None:
+    assert folds_of(blobs(FEWEST * 2 - 1), 2, seed=0) == []
+    assert folds_of(blobs(FEWEST * 2), 0, seed=0) == []
+    alike = Features(blobs(FEWEST * 2).array, torch.ones(FEWEST * 2, 1, dtype=torch.bool))
+    assert folds_of(alike, 2, seed=0) == []
+    base, _ = base_of_others(
+        create_method("ksh", 12, 16, {"anchors": FEWEST * 2}), blobs(FEWEST * 2), torch.arange(9)
+    )
+    assert base.settings.anchors == FEWEST * 2 - 9  # as many as there are images
+
+
+def test_an_agent_of_folds_keeps_what_raises_the_reward_on_validation_images() -> None:
+    data, two = two_things(2 * FEWEST)
+    method = signs(data)
+    folds = [(method, rows) for rows in folds_of(data, 2, seed=3)]
+    plan = replace(QUICK, reward="ranking", folds=2, steps=200, lr=3e-3, width=32)
+    policy, _ = train_agent(method, data, plan, seed=3, folds=folds)
+    assert policy.reads == "backbone"
+
+    parts = [gather(m, data.take(rows), reward="ranking", reads="backbone") for m, rows in folds]
+    rows, e = torch.cat([rows for _, rows in folds]), parts[0]
+    f, f_region, b, b_region, reward = (
+        torch.cat([getattr(part, name) for part in parts]) for name in vars(e)
+    )
+    held = torch.randperm(len(f), generator=torch.Generator().manual_seed(3))[: len(f) // 4]
+    keep = torch.stack(
+        [policy.keep(f, f_region[:, c].float(), b, b_region[:, c]).detach() for c in range(3)], 1
+    )
+    totals = [float(reward[held][keep[held] >= t].sum()) for t in keep[held].unique().tolist()]
+    got = float(reward[held][keep[held] >= 0.5 - 1e-6].sum())
+    assert got == pytest.approx(max(totals), rel=1e-4)
+    there = torch.from_numpy(two)[rows]
+    assert (keep[there, 1] >= 0.5).float().mean() > 0.9 > 0.1 > (keep[:, 2] >= 0.5).float().mean()
+
+
+def test_base_methods_of_folds_that_are_trained_are_not_trained_again(tmp_path: Path) -> None:
+    data, _ = two_things(2 * FEWEST)
+    options = TrainingOptions(
+        "hashnet",
+        16,
+        settings={"hidden": 0, "epochs": 2},
+        agent_settings={"steps": 20, "every": 10, "width": 8},
+    )
+    method = create_method("hashnet", data.dim, 16, options.settings)
+    method.fit(data)
+    want, curve = _train_agent(method, data, options, silent, Checkpoints(None))
+    assert want.reads == "backbone"
+    for stop in ("fold 2", "agent"):
+        seen: list[str] = []
+
+        def watch(step: Step, seen: list[str] = seen, stop: str = "") -> None:
+            seen.append(step.stage)
+            if step.stage == stop:
+                raise InterruptedError
+
+        checkpoints = Checkpoints(tmp_path / stop)
+        with pytest.raises(InterruptedError):
+            _train_agent(method, data, options, partial(watch, stop=stop), checkpoints)
+        got, again = _train_agent(method, data, options, watch, checkpoints)
+        assert seen.count("fold 1") == 2  # epochs
+        assert (seen.count("fold 2") == 2) == (stop == "agent")
+        assert again == curve
+        assert same(state_of(got), state_of(want))

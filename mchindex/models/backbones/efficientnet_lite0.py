@@ -73,7 +73,7 @@ class EfficientNetLite0(Backbone):
 
     name = "efficientnet-lite0"
     dim = HEAD
-    default_size = 160
+    default_size = 224  # that of its weights
     mean, std = 127.0, 128.0
     stages = STAGES
 
