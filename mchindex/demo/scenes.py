@@ -71,7 +71,7 @@ SETTINGS = TrainingOptions(
     crops=2,
     labels="crops",  # a quarter of a drawing lacks most of what the drawing shows
     settings={"epochs": 60, "alpha": 20.0},
-    agent_settings={"steps": 300},
+    agent_settings={"reward": "loss", "steps": 300},
 )
 
 
