@@ -21,6 +21,7 @@ from helpers.script import run_script
 from mchindex import training
 from mchindex.cli import run
 from mchindex.cli import train as train_file
+from mchindex.cli.settings import read_blocks
 from mchindex.datasets import load_split, open_dataset
 from mchindex.datasets.scenes import SceneSource
 from mchindex.models.backbones import BACKBONES
@@ -155,7 +156,10 @@ def test_the_command_has_the_defaults_of_the_library() -> None:
     options = inspect.signature(train_file.train).parameters
     for field in fields(TrainingOptions):
         if field.name in options and field.name != "method":  # which depends on --unsupervised
-            assert options[field.name].default == getattr(TrainingOptions(), field.name), field.name
+            default = options[field.name].default
+            if field.name == "tune":
+                default = read_blocks(default)
+            assert default == getattr(TrainingOptions(), field.name), field.name
 
 
 def test_help_names_all_built_in_methods_and_backbones(
@@ -536,7 +540,7 @@ def test_eval_of_a_model_without_a_policy(
         ("--set lr", "expected name=value"),
         ("--set rl=1", "dch has no setting 'rl': there are epochs, "),
         ("--set steps=1", "did you mean agent.steps?"),
-        ("--set agent.rl=1", "the agent has no setting 'rl': there are estimator, "),
+        ("--set agent.rl=1", "the agent has no setting 'rl': there are reward, "),
         ("--set backbone.rl=1", "the backbone has no setting 'rl': there are epochs, "),
         ("--set nonsense.lr=1", "'nonsense' has no settings"),
         ("--set lr=fast", "lr=fast"),
