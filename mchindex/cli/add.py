@@ -65,7 +65,8 @@ def add(
         typer.Option(
             metavar="FILE",
             help="Metadata for each image: a .csv with a column named file, or a .jsonl with a key "
-            "named file. File names are absolute or relative to FILE's folder.",
+            "named file. File names are absolute or relative to FILE's folder. Cells of a .csv are "
+            "read as in --metadata: 2024 is a number.",
             show_default=False,
             rich_help_panel=DATA,
         ),

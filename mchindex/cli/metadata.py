@@ -68,7 +68,9 @@ def _of_csv(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             for row in rows:
                 if None in row:
                     raise ValueError(f"{file}:{rows.line_num}: more cells than in the header")
-                yield rows.line_num, {key: cell for key, cell in row.items() if cell}
+                cells = {key: cell for key, cell in row.items() if cell}
+                name = cells.pop("file", None)
+                yield rows.line_num, {"file": name} | {k: scalar(v) for k, v in cells.items()}
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{file}:{rows.line_num + 1}: {error}") from None
 

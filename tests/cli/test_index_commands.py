@@ -256,10 +256,12 @@ def test_metadata_is_read_from_options_and_files(empty: Path, capsys: Capture) -
     _, error = printed(capsys, *arguments)
     assert error == "mch: warning: lines of photos/notes.csv that match no image given here: 1\n"
     stored = metadata(empty / "photos.mch")
-    assert stored["000.png"] == {"year": "1999", "album": "a=b", "title": "a, b"}
-    assert stored["001.png"] == {"year": "2001", "album": "a=b"}
+    assert stored["000.png"] == {"year": 1999, "album": "a=b", "title": "a, b"}
+    assert stored["001.png"] == {"year": 2001, "album": "a=b"}
     assert stored["002.png"] == {"year": 2024, "album": "a=b", "title": "x"}
     assert stored["003.png"] == {"year": 2024, "album": "a=b"}
+    (answer,) = lines(capsys, "search", "photos/003.png", "--filter", "year<2000", "--json")
+    assert [Path(hit["id"]).name for hit in answer["hits"]] == ["000.png"]
     # Values in JSON keep their types. Images that the file does not name keep their metadata.
     write(empty / "m.jsonl", '{"file": "photos/000.png", "tags": ["a", 1]}\n\n')
     assert run(["add", "photos", "-q", "--metadata-file", "m.jsonl"]) == 0
@@ -300,7 +302,7 @@ def test_a_metadata_file_applies_only_to_the_images_it_names(tmp_path: Path) -> 
     notes = MetadataByPath(["a=1"], write(tmp_path / "m.csv", "file,b\nx.png,2\n"))
     assert notes("other") == {"a": 1}
     assert notes.unused() == 1
-    assert notes(str(tmp_path / "x.png")) == {"a": 1, "b": "2"}
+    assert notes(str(tmp_path / "x.png")) == {"a": 1, "b": 2}
     assert notes.unused() == 0
 
 
