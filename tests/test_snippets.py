@@ -154,7 +154,7 @@ def test_the_commands_that_train_run(folder: Path) -> None:
     data = scenes(120, queries=20, train=60)
     rows = ["file,split,labels"]
     for split in ("query", "train", "database"):
-        for i in getattr(data, split):
+        for i in data.splits[split]:
             name = f"{i}.jpg"
             if not (labelled / name).exists():
                 data.images.image(int(i)).save(labelled / name)
