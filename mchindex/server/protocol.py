@@ -11,7 +11,7 @@ from mchindex.server.guard import HEADERS
 from mchindex.server.problems import MEDIA_TYPE, ProblemError
 
 LARGEST_HEAD = 64 << 10  # bytes of a request before its body
-SECONDS = 10.0  # for these
+SECONDS = 10.0  # for these, and for what a refused client goes on sending
 CONNECTIONS = 2_048  # at the same time
 
 
@@ -22,6 +22,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._head = 0  # bytes received while headers are incomplete
         self._in_head = True
+        self._refused = False
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -36,8 +37,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
+        if self._in_head and not self._over:
             self._head += len(data)
             if self._head > LARGEST_HEAD:
                 self._refuse(431, f"the headers may have at most {LARGEST_HEAD:,} bytes")
@@ -50,6 +53,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._stop_waiting()
+        if self._refused:  # an earlier request in the same data
+            return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > LARGEST_HEAD:
             self._refuse(431, f"the headers may have at most {LARGEST_HEAD:,} bytes")
@@ -57,8 +62,12 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        if not self.transport.is_closing():
+        if not self._over:
             self._refuse(400, "this is not a valid HTTP request")
+
+    @property
+    def _over(self) -> bool:
+        return self._refused or self.transport.is_closing()
 
     def _wait_for_head(self) -> None:
         self._stop_waiting()
@@ -70,11 +79,17 @@ class BoundedProtocol(HttpToolsProtocol):
             self._patience = None
 
     def _give_up(self) -> None:
-        if self._in_head and not self.transport.is_closing():
+        if self._in_head and not self._over:
             self._refuse(408, f"the headers must arrive within {SECONDS:.0f} seconds")
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Answers, and closes the connection."""
+        """Answers, and closes the connection.
+
+        A client that is still sending would get a reset instead of the answer if the connection
+        were closed at once. So what it sends is read and thrown away for a while.
+        """
+        self._refused = True
+        self._stop_waiting()
         body = ProblemError(status, "refused", detail).body()
         headers = [
             *HEADERS,
@@ -85,4 +100,8 @@ class BoundedProtocol(HttpToolsProtocol):
         ]
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + body)
-        self.transport.close()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.loop.call_later(SECONDS, self.transport.close)
+        else:
+            self.transport.close()

@@ -276,7 +276,7 @@ def test_huge_headers_are_refused(service: Service) -> None:
     for head in (b"x: " + b"a" * 80_000, b"".join(b"x%d: a\r\n" % i for i in range(10_000))):
         answer = raw(service, start + head + b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 431")
-        assert raw(service, start + 20 * head)[:12] in (b"", b"HTTP/1.1 431")
+        assert raw(service, start + 20 * head).startswith(b"HTTP/1.1 431")  # while it still sends
     answer = raw(service, b"GET /" + b"a" * 80_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 431")
     assert service.client.get("/livez").status_code == 200
