@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <shared_mutex>
+#include <span>
 #include <vector>
 
 #include "array.h"
@@ -100,6 +101,7 @@ class FineTable {
     struct Rows;
     struct Query;
     struct Scratch;
+    class Ranking;
 
     // The fine codes in a cell, as row * regions + region, ascending. Each is stored as its difference from
     // the one before, seven bits per byte, lowest first: two bytes, mostly, if there are thousands of cells.
@@ -136,9 +138,12 @@ class FineTable {
     uint32_t nearest_cell(const Word* code, std::vector<uint32_t>& distances) const;
     int distance(size_t row, const uint64_t* code) const;
     std::shared_ptr<const Rows> rows_of(const Filter&) const;
-    void look_near(const Query&, Scratch&, const RankOptions&) const;
-    void take_near(const Query&, Scratch&, const RankOptions&, size_t at) const;
-    void rank_one(const Query&, Scratch&, const RankOptions&, const RankRows&, size_t at) const;
+    void look_near(const Query&, const Rows* allowed, Scratch&, const RankOptions&) const;
+    void take_near(const Query&, const Rows* allowed, Scratch&, const RankOptions&, size_t at) const;
+    void rank_all(std::vector<Ranking>&, Scratch&, const RankRows&, size_t at) const;
+    void rank_rows(Ranking&, const Rows&, Scratch&, const RankRows&, size_t at) const;
+    void rank_candidates(Ranking&, std::span<const int64_t> keys, const Rows* allowed, Scratch&, const RankOptions&,
+                         const RankRows&, size_t at) const;
 
     const int bits_, fine_bits_, regions_;
     const size_t words_, row_words_, code_words_, n_cells_;
