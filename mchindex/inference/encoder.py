@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from os import PathLike
 from typing import Any
 
@@ -19,7 +20,7 @@ from mchindex.inference.extract import Extractor, Job, Mode
 from mchindex.inference.fine import FineCodes
 from mchindex.inference.region_codes import Encoded, Packed, RegionCodes, check_budget
 from mchindex.inference.words import KnownWords
-from mchindex.regions import WHOLE, Layout, in_pixels
+from mchindex.regions import WHOLE, Box, Layout, in_pixels
 
 ROWS = 4096  # rows of features per pass
 
@@ -104,8 +105,7 @@ class Encoder(ABC):
         JPEG files are decoded at a half, a quarter or an eighth of their size as long as this
         remains. The codes of the same picture given as an array may differ in a bit or two.
         """
-        sides = self.layout.array() if self.mode == "crops" else np.array([WHOLE])
-        return math.ceil(self.input_size / float((sides[:, 2:] - sides[:, :2]).min()))
+        return _least_side(self.layout.boxes if self.mode == "crops" else (WHOLE,), self.input_size)
 
     def encode(self, images: Iterable[Source]) -> Encoded:
         """The codes to store: those of the whole images and of the regions that the policy keeps.
@@ -175,6 +175,11 @@ class Encoder(ABC):
             return cut_out(read_picture(source).image, region), boxes
 
         return self.extractor.collect(images, load, len(boxes))
+
+
+@lru_cache(64)
+def _least_side(boxes: tuple[Box, ...], input_size: int) -> int:
+    return math.ceil(input_size / min(min(x1 - x0, y1 - y0) for x0, y0, x1, y1 in boxes))
 
 
 def cut_out(image: Image.Image, region: Sequence[float]) -> Image.Image:

@@ -79,6 +79,12 @@ def _distinct(boxes: bytes) -> tuple[Boxes, NDArray[np.intp]]:
     return distinct, where.reshape(-1)
 
 
+@lru_cache(64)
+def _shares(boxes: bytes, rows: int, columns: int) -> NDArray[np.float32]:
+    """`overlaps` of boxes that many images have."""
+    return overlaps(np.frombuffer(boxes).reshape(-1, 4), rows, columns)
+
+
 def _groups(sources: Iterable[T], most: int, bytes_of: Callable[[T], int]) -> Iterator[list[T]]:
     """Yields lists of up to `most` sources, fewer if they take much memory."""
     group: list[T] = []
@@ -211,7 +217,10 @@ class Extractor:
             return np.stack([part[v.places] for part, v in zip(parts, views, strict=True)])
         rows, columns = out.shape[-2:]
         cells = out.reshape(*out.shape[:2], -1)
-        pooled = [overlaps(v.boxes, rows, columns) @ c.T for c, v in zip(cells, views, strict=True)]
+        pooled = [
+            _shares(v.boxes.tobytes(), rows, columns) @ c.T
+            for c, v in zip(cells, views, strict=True)
+        ]
         return np.stack(
             [p[v.places].astype(np.float16) for p, v in zip(pooled, views, strict=True)]
         )

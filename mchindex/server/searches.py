@@ -39,6 +39,8 @@ from mchindex.storage.records import Id
 
 TOGETHER = 64  # searches, at most, that are done together
 WAIT = 0.003  # seconds that a picture waits for others
+SMALL = 1 << 20  # bytes of a JPEG file that is decoded too soon for others to notice
+JPEG = b"\xff\xd8\xff"  # how one starts
 
 
 @dataclass
@@ -64,8 +66,9 @@ class Clock:
 class _Picture:
     """A picture on its way through the network."""
 
-    image: Image.Image
+    image: Image.Image | bytes
     clock: Clock
+    job: _Job | None = None  # the search by it, if it is to be done at once
     since: float = field(default_factory=time.perf_counter)
 
 
@@ -106,11 +109,12 @@ class Searches:
         self._lines = Lines(self._queries, index.identity)
         self._decoding = Pool("pictures", 2, limits.queue)
         self._slow = Pool("searches", 2, limits.queue)
-        self._encoding: Batcher[_Picture, Query] = Batcher(
+        self._encoding: Batcher[_Picture, Query | _Found] = Batcher(
             "pictures", self._encode, BATCH, limits.queue, WAIT, metrics.batch("encode"), cores()
         )
+        self._count_searches = metrics.batch("search")
         self._searching: Batcher[_Job, _Found] = Batcher(
-            "searches", self._search, TOGETHER, limits.queue, 0.0, metrics.batch("search")
+            "searches", self._search, TOGETHER, limits.queue, 0.0, self._count_searches
         )
         metrics.gauge("mch_pictures_waiting", "Pictures to encode", lambda: len(self._encoding))
         metrics.gauge("mch_searches_waiting", "Searches to do", lambda: len(self._searching))
@@ -177,6 +181,8 @@ class Searches:
         if request.text is not None:
             return await self._slow(partial(self._by_words, request, clock))
         job = _Job(request, clock)
+        # Others need not wait for what is slow.
+        slow = request.filter is not None or request.exclude is not None or request.k > 100
         small: Image.Image | None = None
         if request.id is not None and not isinstance(request.region, list):
             job.stored = (request.id, request.region)
@@ -186,14 +192,16 @@ class Searches:
             job.query, job.leave_out = await self._mixed(request, clock)
         else:
             part = Example(id=request.id, image=request.image, region=request.region)
-            image = await self._opened(part, picture, clock)
-            job.query = await self._encoding(_Picture(image, clock))
+            sent = self._sent(part, picture)
+            if sent is not None and self._is_quick(sent, request) and not slow:
+                return await self._at_once(_Picture(sent, clock, job))
+            image = await self._opened(part, sent, clock)
+            job.query = await self._encoded(_Picture(image, clock))
             if request.id is not None:
                 job.leave_out = [request.id]
             small = image if request.explain else None
         job.since = time.perf_counter()
-        slow = request.filter is not None or request.exclude is not None or request.k > 100
-        if slow:  # others need not wait for it
+        if slow:
             (found,) = await self._slow(partial(self._search, [job]))
             if isinstance(found, Exception):
                 raise found
@@ -204,12 +212,32 @@ class Searches:
 
     # Pictures.
 
-    async def _opened(self, part: Example, sent: bytes | None, clock: Clock) -> Image.Image:
-        """The picture of a query, or a part of it, decoded."""
+    def _sent(self, part: Example, sent: bytes | None) -> bytes | None:
+        """The file of a picture that was sent, as a file of its own or in Base64."""
         if sent is None and part.image is not None:
             sent = self._from_base64(part.image)
         if sent is not None and len(sent) > self._limits.bytes:
             raise too_large("a picture", self._limits.bytes)
+        return sent
+
+    def _is_quick(self, sent: bytes, request: SearchRequest) -> bool:
+        """Whether a picture can be decoded and searched by in one step, which saves a fifth of the
+        time that is not the network's."""
+        whole = request.region is None and not request.explain
+        return whole and len(sent) <= SMALL and sent.startswith(JPEG)
+
+    async def _at_once(self, picture: _Picture) -> _Found:
+        found = await self._encoding(picture)
+        assert isinstance(found, _Found)
+        return found
+
+    async def _encoded(self, picture: _Picture) -> Query:
+        query = await self._encoding(picture)
+        assert isinstance(query, Query)
+        return query
+
+    async def _opened(self, part: Example, sent: bytes | None, clock: Clock) -> Image.Image:
+        """The picture of a query, or a part of it, decoded."""
         began = time.perf_counter()
         image = await self._decoding(partial(self._decode, part.id, sent, part.region))
         clock.encode += time.perf_counter() - began
@@ -244,14 +272,35 @@ class Searches:
                 ) from None
         return image if region is None else cut_out(image, region)
 
-    def _encode(self, pictures: Sequence[_Picture]) -> list[Query | Exception]:
+    def _encode(self, pictures: Sequence[_Picture]) -> list[Query | _Found | Exception]:
         began = time.perf_counter()
-        query = self._queries.encode([picture.image for picture in pictures])
+        done: list[Any] = [self._try_decode(picture.image) for picture in pictures]
+        read = [place for place, one in enumerate(done) if not isinstance(one, Exception)]
+        if read:
+            query = self._queries.encode([done[place] for place in read])
+            for row, place in enumerate(read):
+                done[place] = _row(query, row)
         spent = time.perf_counter() - began
-        for picture in pictures:
+        jobs: dict[int, _Job] = {}
+        for place, picture in enumerate(pictures):
             picture.clock.queue += began - picture.since
             picture.clock.encode += spent
-        return [_row(query, place) for place in range(len(pictures))]
+            if picture.job is not None and not isinstance(done[place], Exception):
+                jobs[place] = picture.job
+                picture.job.query, picture.job.since = done[place], time.perf_counter()
+        if jobs:
+            self._count_searches(len(jobs))
+            for place, found in zip(jobs, self._search(list(jobs.values())), strict=True):
+                done[place] = found
+        return done
+
+    def _try_decode(self, picture: Image.Image | bytes) -> Image.Image | Exception:
+        if isinstance(picture, Image.Image):
+            return picture
+        try:
+            return self._decode(None, picture, None)
+        except Exception as error:  # the others of the batch go on
+            return error
 
     # Several pictures as one query.
 
@@ -277,8 +326,8 @@ class Searches:
             return await self._slow(partial(self._stored, one.id, one.region))
         if isinstance(one.region, str):
             raise ProblemError(422, "invalid", "the region of a picture that is sent must be a box")
-        image = await self._opened(one, None, clock)
-        return await self._encoding(_Picture(image, clock)), one.id
+        image = await self._opened(one, self._sent(one, None), clock)
+        return await self._encoded(_Picture(image, clock)), one.id
 
     def _stored(self, id: Id, region: str | None) -> tuple[Query, Id]:
         (found,) = self._queries.stored([(id, region)])
