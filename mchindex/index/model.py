@@ -149,7 +149,8 @@ class IndexModel:
 
         Raises ModelMismatchError if the index has fine codes of another kind.
         """
-        kind, old = self.model.fine_kind, FineIdentity.of_store(self._store)
+        # Once an index has fine codes, it keeps them.
+        kind, old = self.model.fine_kind, self.fine or FineIdentity.of_store(self._store)
         if kind is None and old is not None:
             raise ModelMismatchError(
                 f"{self._store.name} has fine codes, and this copy of its model makes none: open "

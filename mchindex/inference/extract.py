@@ -160,11 +160,16 @@ class Extractor:
         cheaply that `load` would return None; it may miss some.
         """
         workers = self.workers()
+        groups = _groups(sources, self.step(regions), bytes_of)
+        some = list(islice(groups, 2))
+        if len(some) == 1 and not all(map(skip, some[0])):  # one pass needs no thread of its own
+            yield self._pass(some[0], load, regions)
+            return
         pool = ThreadPoolExecutor(workers)
         running: deque[tuple[int, Future[Extracted[T]]]] = deque()
         ahead = 0
         try:
-            for group in _groups(sources, self.step(regions), bytes_of):
+            for group in chain(some, groups):
                 held = sum(map(bytes_of, group))
                 if all(map(skip, group)):  # no thread need wake up for it
                     future: Future[Extracted[T]] = Future()

@@ -18,8 +18,9 @@ R = TypeVar("R")
 class Batcher(Generic[T, R]):
     """Collects what callers ask for and does it in batches, one after the other in each thread.
 
-    While all threads work on batches, the next one gathers. If a thread is free, a batch waits
-    `wait` seconds for company.
+    While all threads work on batches, the next ones gather. If a thread is free, a batch waits
+    `wait` seconds for company. Full batches are queued ahead, one per thread, so that no thread
+    waits for the event loop.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class Batcher(Generic[T, R]):
         self._queue, self._wait, self._done = queue, wait, done
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
         self._gathering = False  # a batch waits for company
-        self._free = threads
+        self._free = threads  # less than 0 while batches are queued ahead
+        self._ahead = threads
         self._threads = ThreadPoolExecutor(threads, f"mch-{name}")
 
     def __len__(self) -> int:
@@ -52,18 +54,22 @@ class Batcher(Generic[T, R]):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._waiting.append((item, future))
-        if self._free and not self._gathering:
+        if self._may_start() and not self._gathering:
             self._gathering = True
-            if self._wait:
+            if self._wait and self._free > 0:
                 loop.call_later(self._wait, self._start)
             else:
                 loop.call_soon(self._start)
         return await future
 
+    def _may_start(self) -> bool:
+        full = len(self._waiting) >= self._most
+        return self._free > 0 or (full and self._free > -self._ahead)
+
     def _start(self) -> None:
-        """Gives what waits to the threads that are free."""
+        """Gives what waits to the threads."""
         self._gathering = False
-        while self._free and (batch := self._batch()):
+        while self._may_start() and (batch := self._batch()):
             self._free -= 1
             self._done(len(batch))
             loop = asyncio.get_running_loop()
