@@ -138,20 +138,40 @@ def test_a_batcher_turns_away_what_does_not_fit_and_forgets_who_gave_up() -> Non
         return list(batch)
 
     async def run() -> None:
-        batcher: Batcher[int, int] = Batcher("x", work, 1, 2)
-        first = [asyncio.create_task(batcher(i)) for i in range(2)]
+        batcher: Batcher[int, int] = Batcher("x", work, 3, 2)
+        first = asyncio.create_task(batcher(0))
         await asyncio.sleep(0.02)
-        third = asyncio.create_task(batcher(2))
+        others = [asyncio.create_task(batcher(i)) for i in (1, 2)]
         await asyncio.sleep(0)
         with pytest.raises(ProblemError) as refused:
             await batcher(3)
         assert refused.value.status == 429
-        first[1].cancel()
-        assert await third == 2
+        others[0].cancel()
+        assert await first == 0
+        assert await others[1] == 2
         batcher.close()
 
     asyncio.run(run())
     assert done == [0, 2]
+
+
+def test_a_batcher_queues_one_full_batch_ahead_per_thread() -> None:
+    go = threading.Event()
+
+    def work(batch: Sequence[int]) -> list[int]:
+        go.wait(10)
+        return list(batch)
+
+    async def run() -> None:
+        batcher: Batcher[int, int] = Batcher("x", work, 2, 100, threads=2)
+        tasks = [asyncio.create_task(batcher(i)) for i in range(11)]
+        await asyncio.sleep(0.05)
+        assert len(batcher) == 3  # two batches are worked on, and two are queued
+        go.set()
+        assert await asyncio.gather(*tasks) == list(range(11))
+        batcher.close()
+
+    asyncio.run(run())
 
 
 def batches(service: Service, work: str) -> tuple[float, float]:
