@@ -23,13 +23,14 @@ def merged(parts: Sequence[Found], count: int) -> Found:
     keys = _joined([part.keys for part in parts])
     # lexsort sorts by its last key first: missing hits last, then the order of the search, then key
     order = np.lexsort((keys, *_sorted_by(parts), keys < 0))[:, :count]
+    places = order + keys.shape[1] * np.arange(len(keys))[:, None]  # in all rows, one after another
 
     def pick(columns: list[NDArray[Any]]) -> NDArray[Any]:
-        return np.take_along_axis(_joined(columns), order, 1)
+        return _joined(columns).ravel()[places]
 
     similar = [part.similarities for part in parts if part.similarities is not None]
     found = Found(
-        np.take_along_axis(keys, order, 1),
+        keys.ravel()[places],
         pick([part.distances for part in parts]),
         pick([part.regions for part in parts]),
         pick([part.scores for part in parts]),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TRIES = 20  # for an index that changes while it is searched
 REMEMBERED = 64  # numbers of hits for which it is known how far queries reach
-MOST = 0.9  # share of the queries that find enough images at once; the others take another call
+MOST = 0.99  # share of the queries that find enough images at once; the others take another call
 FADING = 0.999  # what is known counts less with each further query
 
 
