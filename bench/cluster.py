@@ -4,9 +4,9 @@
     python bench/cluster.py add --pictures FOLDER --out bench/results/cluster_add.json
 
 `search`: images by codes in one index and in shards, for each kind of data (see kinds.py; the
-`small clusters` are of 20 codes); batches of queries, and single queries. The two take turns, and
-the figures are medians. `add`: the same pictures, added to both in turns, `--block` at a time;
-memory is that of the driver and of the largest encoder.
+`small clusters` are of 20 codes); batches of queries, one after the other, and single queries.
+The two take turns, and the figures are medians. `add`: the same pictures, added to both in turns,
+`--block` at a time; memory is that of the driver and of the largest encoder.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ray_nodes import Nodes
 
 BITS = 64
 SMALL = "small clusters"
+IN_TURN = 20  # searches by one index, before the other's turn
 
 
 def drawn(kind: str, images: int, queries: int) -> tuple[Codes, Codes]:
@@ -59,18 +60,24 @@ def search(
             index.add_codes(np.arange(images), codes)
             took[name] = time.perf_counter() - began
         times: dict[str, list[float]] = {f"{n} {w}": [] for n in took for w in ("batch", "query")}
-        for queried in queries:
-            answers = []
-            for name, index in (("one", one), ("cluster", many)):
-                for what, given in (("batch", queried), ("query", queried[:1])):
-                    began = time.perf_counter()
-                    found = index.search_codes(given, 10, rank="code")
-                    times[f"{name} {what}"].append(time.perf_counter() - began)
-                    answers.append((found.found.keys, found.distances, found.buckets))
-            for first, second in zip(answers[:2], answers[2:], strict=True):
-                for a, b in zip(first, second, strict=True):
-                    np.testing.assert_array_equal(a, b)
-        median = {name: float(np.median(own[1:])) for name, own in times.items()}
+        for start in range(0, rounds, IN_TURN):
+            some = queries[start : start + IN_TURN]
+            for what, asked_now in (("batch", some), ("query", some[:, :1])):
+                answers = []
+                for name, index in (("one", one), ("cluster", many)):
+                    found = []
+                    for given in asked_now:
+                        began = time.perf_counter()
+                        found.append(index.search_codes(given, 10, rank="code"))
+                        if start:  # at first, connections are made
+                            times[f"{name} {what}"].append(time.perf_counter() - began)
+                    answers.append(found)
+                for first, second in zip(*answers, strict=True):
+                    for column in ("keys", "distances", "buckets"):
+                        np.testing.assert_array_equal(
+                            getattr(first.found, column), getattr(second.found, column)
+                        )
+        median = {name: float(np.median(own)) for name, own in times.items()}
         many.close()
         one.close()
     return {

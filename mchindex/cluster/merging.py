@@ -26,7 +26,8 @@ def merged(parts: Sequence[Found], count: int) -> Found:
     places = order + keys.shape[1] * np.arange(len(keys))[:, None]  # in all rows, one after another
 
     def pick(columns: list[NDArray[Any]]) -> NDArray[Any]:
-        return _joined(columns).ravel()[places]
+        picked: NDArray[Any] = _joined(columns).ravel()[places]
+        return picked
 
     similar = [part.similarities for part in parts if part.similarities is not None]
     found = Found(
