@@ -97,15 +97,14 @@ def add(pictures: Path, most: int, block: int, cores: int, address: str) -> dict
         many = ClusterIndex.open(Path(folder, "many"), address=address, encoders=cores)
         one = MCHIndex.open(Path(folder, "one.mch"))
         _ = one.model, many.model  # loaded before the clock starts
-        memory.start()
         for start in range(0, len(files), block):
             some = files[start : start + block]
             for name, index in (("one", one), ("cluster", many)):
-                began = time.perf_counter()
-                index.add(some, progress=False)
-                took[name] += time.perf_counter() - began
+                with memory if index is many else contextlib.nullcontext():
+                    began = time.perf_counter()
+                    index.add(some, progress=False)
+                    took[name] += time.perf_counter() - began
             progress(f"{start + len(some):,} pictures: {took}")
-        memory.stop()
         assert list(one) == list(many)
         many.close()
         one.close()
@@ -117,16 +116,17 @@ def add(pictures: Path, most: int, block: int, cores: int, address: str) -> dict
 
 
 class _Memory:
-    """The resident memory of the encoders and of this process, over time."""
+    """The resident memory of the encoders and of this process, over the time within its context."""
 
     def __init__(self) -> None:
         self._over, self._seen = threading.Event(), list[tuple[float, float]]()
-        self._thread = threading.Thread(target=self._watch)
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
+        self._over.clear()
+        self._thread = threading.Thread(target=self._watch)
         self._thread.start()
 
-    def stop(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
 

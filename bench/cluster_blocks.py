@@ -49,6 +49,26 @@ def _searched(row: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
+def added_block() -> str:
+    """How fast a cluster takes in pictures, and in how much memory."""
+    record = read_record("cluster_add.json", "bench/cluster.py add")
+    (row,) = record["rows"]
+    rate, memory = row["images_per_second"], row["megabytes"]
+    text = paragraph(
+        f"{row['pictures']:,} photographs, added to an empty cluster with an encoder for each",
+        f"of its {record['machine']['cores']} cores, and to one index: {rate['cluster']:.0f} and",
+        f"{rate['one']:.0f} per second, a ratio of {row['ratio']:.2f}. In the four quarters of the",
+        f"time, the caller had at most {_all(memory['driver'])} MB of memory, and the largest",
+        f"encoder {_all(memory['largest encoder'])} MB (`python bench/cluster.py add`).",
+    )
+    return f"{text}\n"
+
+
+def _all(numbers: list[float]) -> str:
+    *most, last = (f"{number:.0f}" for number in numbers)
+    return f"{', '.join(most)} and {last}"
+
+
 def kills_block() -> str:
     """What became of a cluster whose parts were killed."""
     record = read_record("cluster_kills.json", "bench/cluster_kills.py")

@@ -25,7 +25,13 @@ from answer_blocks import (
     words_block,
 )
 from billion_block import billion_block
-from cluster_blocks import billion_capacity_block, capacity_block, cluster_block, kills_block
+from cluster_blocks import (
+    added_block,
+    billion_capacity_block,
+    capacity_block,
+    cluster_block,
+    kills_block,
+)
 from common import RESULTS, Cell
 from default_mode_block import default_mode_block
 from measurements import Row
@@ -191,7 +197,11 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     },
     FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},
     FOLDER / "billion.md": {"billion": billion_block},
-    FOLDER / "cluster.md": {"cluster": cluster_block, "kills": kills_block},
+    FOLDER / "cluster.md": {
+        "cluster": cluster_block,
+        "added": added_block,
+        "kills": kills_block,
+    },
     FOLDER / "scaling.md": {
         "capacity": capacity_block,
         "billion-capacity": billion_capacity_block,
