@@ -12,7 +12,7 @@ from typing import Any
 
 from answer_report import by_label
 from common import RESULTS
-from edits import EDITS
+from mchindex.datasets.edits import EDITS
 
 Row = Mapping[str, Any]
 SHIPPED = Path(__file__).parents[1] / "mchindex" / "models" / "shipped"

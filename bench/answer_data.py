@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from common import Codes, Ids, progress
-from edits import Edited
 from mchindex.datasets import Dataset
+from mchindex.datasets.edits import Edited
 from mchindex.files import open_file, replacing
 from mchindex.inference.region_codes import Encoded
 from mchindex.models import MCHModel

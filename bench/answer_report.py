@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from answer_data import COMPONENTS
-from edits import EDITS
+from mchindex.datasets.edits import EDITS
 from verdicts import Target, check
 
 Row = dict[str, Any]

@@ -24,10 +24,10 @@ from answer_measures import TOP, mean_average_precision, quality
 from answer_race import Row, race
 from answer_report import draw, table, targets
 from common import RESULTS, Codes, Ids, engine, progress, record, script, write_json
-from edits import EDITS
 from mchindex import BucketTable
 from mchindex._core import FineTable
 from mchindex.datasets import open_dataset
+from mchindex.datasets.edits import EDITS
 from mchindex.index import ranking
 from mchindex.index.arguments import Rank
 from mchindex.models import MCHModel

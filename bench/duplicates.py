@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import RESULTS, progress, record, script, verdict, write_json
-from edits import EDITS, jpeg
 from mchindex import MCHIndex
 from mchindex.catalogue import SHIPPED
 from mchindex.datasets import Dataset, open_dataset
+from mchindex.datasets.edits import EDITS, jpeg
 from mchindex.images import read_picture
 from mchindex.index.duplicates import LEVELS, Duplicates, find_groups, mirrored
 from mchindex.models import MCHModel

@@ -30,8 +30,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from common import progress, script
-from edits import EDITS
 from mchindex.datasets import ImageSource, open_dataset
+from mchindex.datasets.edits import EDITS
 from mchindex.files import read_file, write_file
 from mchindex.inference.extract import resized
 from mchindex.inference.graph import INT8, SHARED, SHARED_NAMES, check_graph, session

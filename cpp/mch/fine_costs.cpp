@@ -92,7 +92,7 @@ Costs choose_costs(size_t words) {
     return costs_portable<Planes>;
 }
 
-uint64_t at_most_portable(const uint32_t* costs, size_t n, uint32_t limit) {
+uint64_t up_to_portable(const uint32_t* costs, size_t n, uint32_t limit) {
     uint64_t bits = 0;
     for (size_t i = 0; i < n; ++i) bits |= uint64_t(costs[i] <= limit) << i;
     return bits;
@@ -100,7 +100,7 @@ uint64_t at_most_portable(const uint32_t* costs, size_t n, uint32_t limit) {
 
 #if defined(__x86_64__)
 
-MCH_AVX512 uint64_t at_most_avx512(const uint32_t* costs, size_t n, uint32_t limit) {
+MCH_AVX512 uint64_t up_to_avx512(const uint32_t* costs, size_t n, uint32_t limit) {
     const __m512i most = _mm512_set1_epi32(int(limit));
     uint64_t bits = 0;
     for (size_t i = 0; i < n; i += 16) {
@@ -119,11 +119,11 @@ Costs choose_costs(size_t words, int planes) {
     return planes == 1 ? choose_costs<1>(words) : choose_costs<kPlanes>(words);
 }
 
-AtMost choose_at_most() {
+UpTo choose_up_to() {
 #if defined(__x86_64__)
-    if (cpu_path() == "avx512") return at_most_avx512;
+    if (cpu_path() == "avx512") return up_to_avx512;
 #endif
-    return at_most_portable;
+    return up_to_portable;
 }
 
 }  // namespace mch

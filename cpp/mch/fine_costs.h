@@ -36,7 +36,7 @@ using Costs = void (*)(const uint64_t* codes, size_t n, const Bits& query, uint3
 Costs choose_costs(size_t words, int planes);
 
 // Which of up to 64 costs are at most `limit`, one bit each.
-using AtMost = uint64_t (*)(const uint32_t* costs, size_t n, uint32_t limit);
-AtMost choose_at_most();
+using UpTo = uint64_t (*)(const uint32_t* costs, size_t n, uint32_t limit);
+UpTo choose_up_to();
 
 }  // namespace mch

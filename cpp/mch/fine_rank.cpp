@@ -236,7 +236,7 @@ class FineTable::Ranking {
         }
         size_t next = 0;  // row of these that has not been looked at
         for (size_t at = 0; at < n; at += 64)
-            for (uint64_t few = at_most_(costs + at, std::min<size_t>(64, n - at), limit_); few; few &= few - 1) {
+            for (uint64_t few = up_to_(costs + at, std::min<size_t>(64, n - at), limit_); few; few &= few - 1) {
                 const size_t i = divide_(uint32_t(at) + uint32_t(std::countr_zero(few))).first;
                 if (i >= next && t_.live_[start + i]) score_row(start + i, costs + i * n_regions_);
                 next = i + 1;
@@ -294,7 +294,7 @@ class FineTable::Ranking {
     const uint64_t k_;
     const Costs costs_;
     const size_t n_regions_;
-    const AtMost at_most_ = choose_at_most();
+    const UpTo up_to_ = choose_up_to();
     const Divider divide_{uint32_t(n_regions_)};
     std::vector<uint64_t> code_;  // empty: the query has none
     float code_adds_;             // at most

@@ -66,6 +66,15 @@ def evaluate(
     per_class: Annotated[
         bool, result_option("--per-class", help="Also print one line per class.")
     ] = False,
+    copies: Annotated[
+        int,
+        result_option(
+            min=0,
+            metavar="N",
+            help="Also edit this many images of the database (saved again, cropped, a quarter of "
+            "it …), and count how often a search by the edited one finds the original first.",
+        ),
+    ] = 0,
     plot: Annotated[
         Path | None,
         result_option(metavar="FILE", help="Plot F1 by number of buckets, as .svg or .png."),
@@ -89,6 +98,7 @@ def evaluate(
       mch eval model --data photos
       mch eval model --data scenes:2000 --seed 7 --per-class
       mch eval model --data coco:DIR --xi 0.7 --plot curves.svg
+      mch eval model --data photos --copies 200
       mch eval model --data photos --json | jq .mch.map
     """
     if plot is not None:
@@ -97,6 +107,7 @@ def evaluate(
     seed = before.seed if seed is None else seed
     dataset = open_data(data, seed, split)
     model = _load(folder, sigma, xi, device, engine)
+    from mchindex.cli.copies import find_copies
     from mchindex.training import encode_dataset, measure
     from mchindex.training.measure import WAYS
 
@@ -122,6 +133,7 @@ def evaluate(
         results = measure(
             coded, model.xi, ways, seed=seed, threads=workers, progress=stages, radius=radius
         )
+        edited = find_copies(model, dataset, copies, seed, stages) if copies else None
     if plot is not None:
         _plot(plot, model, results)
     about = {
@@ -144,11 +156,18 @@ def evaluate(
         "skipped": coded.skipped,
         "radius": radius,
     }
+    if edited is not None:
+        about |= {
+            "edited": edited[0],
+            "copies": {edit: found.to_json() for edit, found in edited[1].items()},
+        }
     if as_json:
         figures = {way: result.to_json() for way, result in results.items()}
         show.print_json(about | figures)
         return
     _print(about, results, per_class, plot)
+    if edited is not None:
+        show.output().print(show.copies_table(*edited))
 
 
 def _check_plot(plot: Path) -> None:

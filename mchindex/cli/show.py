@@ -22,6 +22,7 @@ from rich.text import Text
 from mchindex.progress import seconds
 
 if TYPE_CHECKING:
+    from mchindex.cli.copies import Found
     from mchindex.evaluation import Evaluation
 
 NAMES = {
@@ -197,6 +198,14 @@ def ways_table(results: Mapping[str, Evaluation]) -> Table:
     for count in BUCKETS:
         title = "F1 after 1 bucket" if count == 1 else f"F1 after {count:,} buckets"
         table.add_row(title, *(_figure(f1.get(count)) for f1 in reached))
+    return table
+
+
+def copies_table(count: int, found: Mapping[str, Found]) -> Table:
+    """One row per kind of edit: how often the original of an edited copy was found."""
+    table = _table(f"{count:,} images, edited", "original first", "in the first ten")
+    for edit, own in found.items():
+        table.add_row(line(edit), f"{own.first:.1%}", f"{own.ten:.1%}")
     return table
 
 

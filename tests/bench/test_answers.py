@@ -16,10 +16,10 @@ import answers
 from answer_data import CELLS, SMALLEST, map_cells, unit, windows_of
 from answer_measures import agreement, mean_average_precision, quality
 from answer_report import AGREEMENT, COPIES, QUADRANT, speed_targets, table, targets
-from edits import EDITS, Edited
 from helpers.answer_run import write_dataset, write_model
 from helpers.small_model import photo, write_photos
 from mchindex.datasets.base import FileSource
+from mchindex.datasets.edits import EDITS, Edited
 from mchindex.regions import corners_and_centre, overlaps
 
 

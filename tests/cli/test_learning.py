@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import mchindex
 from helpers.pictures import write, write_pictures
 from helpers.script import run_script
 from mchindex import training
-from mchindex.cli import run
+from mchindex.cli import copies, run
 from mchindex.cli import train as train_file
 from mchindex.cli.settings import read_blocks
 from mchindex.datasets import load_split, open_dataset
@@ -287,6 +289,25 @@ def test_a_model_that_keeps_next_to_nothing_comes_with_advice(
 
 
 # Interruptions
+
+
+def test_eval_looks_for_edited_copies(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A picture finds itself; one that is nothing but grey finds whatever is first.
+    edits = {"none": lambda image: image, "lost": lambda image: Image.new("RGB", image.size)}
+    monkeypatch.setattr(copies, "EDITS", edits)
+    arguments = ["eval", str(model), "--data", "scenes:100", "--quiet", "--copies", "20"]
+    assert run([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["edited"] == 20
+    assert found["copies"]["none"] == {"first": 1.0, "ten": 1.0}
+    assert found["copies"]["lost"]["first"] <= 1 / 20
+    assert run(arguments) == 0
+    assert re.search(r"none +100.0% +100.0%", capsys.readouterr().out)
+    monkeypatch.setattr(copies, "EDITS", {})
+    assert run([*arguments[:-1], "1000", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["edited"] == 90  # all images of the database
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Edits of photographs: what people do to a picture before they look for the original."""
+"""Edits of pictures: what people do to a picture before they look for the original."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from PIL import Image, ImageEnhance, ImageOps
 
-from mchindex.datasets import ImageSource
+from mchindex.datasets.base import ImageSource
 
 
 def jpeg(image: Image.Image, quality: int) -> bytes:
