@@ -143,6 +143,7 @@ struct FineTable::Scratch {
     // For those that are near:
     std::vector<uint32_t> cell_costs, order, entries, entry_costs, histogram;
     std::vector<Word> gathered;
+    std::vector<const Word*> places;
 
     void take(size_t row) {
         if (test_bit(seen.data(), row)) return;
@@ -153,7 +154,7 @@ struct FineTable::Scratch {
 
 // Finds the codes in the cells that cost least, and what they cost.
 void FineTable::look_near(const Query& q, const Rows* allowed, Scratch& work, const RankOptions& o) const {
-    constexpr size_t batch = 64, ahead = 24;
+    constexpr size_t batch = 64;
     const Costs costs = choose_costs(words_, q.planes);
     const Divider divide{uint32_t(regions_)};
     work.cell_costs.resize(n_cells_);
@@ -168,25 +169,38 @@ void FineTable::look_near(const Query& q, const Rows* allowed, Scratch& work, co
     work.entries.clear();
     for (size_t i = 0; i < probes; ++i)
         postings_[work.order[i]].each([&](uint32_t entry) {
-            const size_t row = divide(entry).first;
-            if (all || (live_[row] && (!allowed || allowed->has(row)))) work.entries.push_back(entry);
+            if (!all) {
+                const size_t row = divide(entry).first;
+                if (!live_[row] || (allowed && !allowed->has(row))) return;
+            }
+            work.entries.push_back(entry);
         });
     const size_t n = work.entries.size();
+    // The codes of a block follow one another, so that an entry is the place of its code; most entries of a cell are
+    // in the block of the one before.
+    const auto per_block = uint32_t(kBlock * size_t(regions_));
+    uint32_t first = 0, last = 0;  // entries of the block
+    const Word* block = nullptr;
     auto code_of = [&](uint32_t entry) {
-        const auto [row, region] = divide(entry);
-        return fine_of(row) + region * words_;
+        if (entry - first >= last - first) {
+            first = entry / per_block * per_block, last = first + per_block;
+            block = reinterpret_cast<const Word*>(blocks_[entry / per_block].get());
+        }
+        return block + size_t(entry - first) * words_;
     };
     work.entry_costs.resize(n);
     work.gathered.resize(batch * words_);
+    work.places.resize(n + batch);  // to fetch any address ahead of time does no harm
+    for (size_t i = 0; i < n; ++i) work.places[i] = code_of(work.entries[i]);
     for (size_t start = 0; start < n; start += batch) {
         const size_t count = std::min(batch, n - start);
+        const Word* const* at = work.places.data() + start;
         for (size_t i = 0; i < count; ++i) {
-            if (start + i + ahead < n) __builtin_prefetch(code_of(work.entries[start + i + ahead]));
-            const Word* code = code_of(work.entries[start + i]);
+            __builtin_prefetch(at[i + batch]);
             if (words_ == kFastWords)
-                std::memcpy(&work.gathered[i * kFastWords], code, kFastWords * 8);
+                std::memcpy(&work.gathered[i * kFastWords], at[i], kFastWords * 8);
             else
-                std::memcpy(&work.gathered[i * words_], code, words_ * 8);
+                std::memcpy(&work.gathered[i * words_], at[i], words_ * 8);
         }
         costs(work.gathered.data(), count, q.bits, &work.entry_costs[start]);
     }

@@ -108,6 +108,24 @@ def test_cells_find_what_is_near(case: dict[str, Any], n_cells: int) -> None:
     assert joint.looked_at[0] == (joint.keys[0] >= 0).sum()
 
 
+def test_what_is_near_lies_in_many_blocks_of_memory() -> None:
+    regions, n = 3, 40_000  # a block has 16,384 images
+    some = images(n, 64, 64, regions, 0)
+    cells = np.random.default_rng(0).integers(0, 256, (3, 8), np.uint8)
+    table = table_of(64, 64, regions, some, cells)
+    table.remove(some.keys[5::7])
+    asked = queries(some, 12, 64, 0)
+    none: Any = (np.zeros(13, np.int64), np.empty(0, np.int64))
+    near = table.rank(asked, 20, candidates=none, near=n * regions, probes=3)
+    every = table.rank(asked, 20)
+    for name in ("keys", "scores", "regions"):
+        np.testing.assert_array_equal(getattr(near, name), getattr(every, name))
+    assert near.looked_at.tolist() == every.looked_at.tolist() == 12 * [len(table)]
+    few = table.rank(asked, 20, candidates=none, near=50, probes=3, allowed=some.keys[::2])
+    only = table.rank(asked, 20, allowed=some.keys[::2])
+    np.testing.assert_array_equal(few.scores[:, :5], only.scores[:, :5])
+
+
 def test_every_path_gives_the_same_numbers() -> None:
     some = images(300, 64, 256, 6, seed=1)
     table = table_of(64, 256, 6, some)
