@@ -173,6 +173,8 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.rounds <= IN_TURN:
+        parser.error(f"--rounds must be more than {IN_TURN}: the first ones are not counted")
     if options.what == "add" and options.pictures is None:
         parser.error("add needs --pictures")
     if options.pictures is not None:

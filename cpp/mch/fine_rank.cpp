@@ -319,6 +319,7 @@ class FineTable::Ranking {
 };
 
 void FineTable::rank_all(std::vector<Ranking>& rankings, Scratch& work, const RankRows& out, size_t at) const {
+    static_assert(kBlock % kTogether == 0, "rows that are looked at together are in one block");
     // The queries share what is read: it does not fit the caches near the core.
     for (size_t start = 0; start < n_rows(); start += kTogether)
         for (auto& ranking : rankings) ranking.look_at(start, std::min(kTogether, n_rows() - start), work.costs.data());

@@ -108,9 +108,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """The entry point of `mch`."""
-    # Read when NumPy is imported. By default, each thread of its linear algebra waits for work in a
-    # busy loop first, which costs every command some 70 ms of CPU time per core.
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+    # Read when NumPy is imported. Its matrices are small here, and pictures have threads of our own.
+    # More threads would only wait for work in a busy loop, which costs every command CPU time.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _open_streams()
     try:
         code: Any = run(sys.argv[1:])

@@ -36,7 +36,7 @@ def find_copies(
     """Edits this many pictures of the database and looks for each in the whole database: how many
     there were, and what was found after each kind of edit.
 
-    Searches are those of an index of this model, in the order that it chooses.
+    The searches are those of an index with this model, in its default order.
     """
     rows = dataset.splits["database"].tolist()
     with MCHIndex(model) as index:

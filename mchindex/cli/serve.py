@@ -124,9 +124,6 @@ def serve(
       MCH_SERVE_KEY=$(cat key) mch serve --host 0.0.0.0 --allow-host photos.example.org
       curl -d '{"text": "dog"}' -H content-type:application/json localhost:8000/v1/search
     """  # fmt: skip
-    # NumPy's threads would wait for work in a loop and take a third of the time of two cores. NumPy
-    # reads this when it is imported.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not is_cluster(index):
         check_index(index)  # before the service is imported, which takes longer
     from PIL import Image

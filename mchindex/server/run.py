@@ -26,7 +26,7 @@ def serve(
     Raises OSError if the address cannot be used.
     """
     server, listener = make_server(index, settings, started)
-    # What is imported now stays until the end: why look through it for garbage again and again?
+    # What is imported now stays until the end, so that garbage collection need not look at it.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20)

@@ -39,7 +39,7 @@ from mchindex.storage.records import Id
 
 TOGETHER = 64  # searches, at most, that are done together
 WAIT = 0.003  # seconds that a picture waits for others
-SMALL = 1 << 20  # bytes of a JPEG file that is decoded too soon for others to notice
+SMALL = 1 << 20  # bytes of a JPEG file, at most, that is decoded in a few milliseconds
 JPEG = b"\xff\xd8\xff"  # how one starts
 
 
