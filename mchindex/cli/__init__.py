@@ -108,7 +108,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """The entry point of `mch`."""
-    # Read when NumPy is imported. Its matrices are small here, and pictures have threads of our own.
+    # Read when NumPy is imported. Its matrices are small here, and we have threads for pictures.
     # More threads would only wait for work in a busy loop, which costs every command CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _open_streams()
