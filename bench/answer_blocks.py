@@ -18,12 +18,16 @@ Row = Mapping[str, Any]
 SHIPPED = Path(__file__).parents[1] / "mchindex" / "models" / "shipped"
 QUADRANT = "top-left quadrant"
 RECIPES = {
-    "as shipped": "as shipped: HashNet, EfficientNet-Lite0, 224 px",
+    "as shipped": "HashNet, EfficientNet-Lite0, 224 px, frozen",
     "labels for crops": "labels for crops",
     "dch": "DCH",
     "mmhh": "MMHH",
     "lite2, 260 px": "EfficientNet-Lite2, 260 px",
     "lite2, labels for crops": "EfficientNet-Lite2, labels for crops",
+    "two tuned blocks": "two tuned blocks",
+    "two, weight 0": "two tuned blocks, fine codes of the frozen ones",
+    "two, weight 1": "two tuned blocks, which weigh as much in fine codes",
+    "five tuned blocks": "five tuned blocks",
 }
 SHOWN = {
     "best": "**ours, `best`**",
@@ -31,6 +35,7 @@ SHOWN = {
     "code": "ours, `code`: the paper's order",
     "fine, one code per image": "one fine code per image",
     "float cosine, flat": "the backbone's 1,280 floats, cosine",
+    "float cosine, with tuned features": "the same with 1,280 tuned floats, cosine",
 }
 
 
@@ -71,8 +76,9 @@ def answers_block() -> str:
             "bytes_per_image"
         ],  # which does not depend on their number
     }
+    sizes["float cosine, with tuned features"] = 2 * sizes["float cosine, flat"]
     rows = []
-    for label in ("float cosine, flat", "code", "best"):
+    for label in ("float cosine, flat", "float cosine, with tuned features", "code", "best"):
         row = found[label]
         size = f"{sizes[label]:,.0f}" if label in sizes else ""
         copies = [short(row["copies"][edit], 2) for edit in ("JPEG q30", "half size", "grey")]
@@ -305,16 +311,15 @@ known.
 """  # noqa: E501
 
 
-def recipes_block() -> str:
-    """For docs/learning.md: other recipes and backbones than those of the shipped models."""
-    content = read_record("recipes.json", "bench/recipes.py")
-    settings, rows = content["settings"], {row["name"]: row for row in content["rows"]}
+def recipe_rows(name: str) -> tuple[dict[str, Any], list[str]]:
+    """A record of recipes.py, and its table."""
+    content = read_record(name, "bench/recipes.py")
     table = []
-    for name, row in rows.items():
+    for row in content["rows"]:
         more = f"{row['gain']:+.4f} ± {row['gain_error']:.4f}" if "gain" in row else ""
         table.append([
-            RECIPES[name], short(row["ndcg"]), more, short(row["precision"]), short(row["map"]),
-            f"{short(row[QUADRANT])} / {short(row['quadrant_in_ten'])}",
+            RECIPES[row["name"]], short(row["ndcg"]), more, short(row["precision"]),
+            short(row["map"]), f"{short(row[QUADRANT])} / {short(row['quadrant_in_ten'])}",
             f"{row['codes']:.2f}", f"{row['encode_ms']:.0f} ms",
         ])  # fmt: skip
     head = [
@@ -322,6 +327,33 @@ def recipes_block() -> str:
         "a quadrant finds its picture: first / in ten", "codes per image",
         "processor time per image",
     ]  # fmt: skip
+    return content, lines_of(head, table)
+
+
+def tuning_block() -> str:
+    """For docs/learning.md: what tuned blocks bring."""
+    content, table = recipe_rows("tuning.json")
+    settings, rows = content["settings"], {row["name"]: row for row in content["rows"]}
+    two, five = rows["two tuned blocks"], rows["five tuned blocks"]
+    lines = [
+        paragraph(
+            "`python bench/recipes.py --data DIR --tuned`: models of",
+            f"{settings['bits']} bits, trained on {settings['images']:,} images, and compared by",
+            f"`best` on {settings['validation']:,} validation images in {settings['folds']} parts,",
+            "as [below](#the-models-that-ship). Two blocks took",
+            f"{two['tune_s'] / 60:.0f} minutes to tune, five {five['tune_s'] / 60:.0f}, on two",
+            "cores, maps included.",
+        ),
+        "",
+        *table,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def recipes_block() -> str:
+    """For docs/learning.md: other recipes and backbones than those of the shipped models."""
+    content, table = recipe_rows("recipes.json")
+    settings, rows = content["settings"], {row["name"]: row for row in content["rows"]}
     base, larger, crops = (rows[n] for n in ("as shipped", "lite2, 260 px", "labels for crops"))
     ratio = crops["gain"] / crops["gain_error"]
     doubt = "which may be chance" if ratio < 2 else "and they take longer to train"
@@ -334,14 +366,13 @@ def recipes_block() -> str:
             f"with its standard error; quadrants are of {settings['copies']:,} images.",
         ),
         "",
-        *lines_of(head, table),
+        *table,
         "",
         paragraph(
             f"EfficientNet-Lite2 at {larger['size']} px changes nDCG@10 by {larger['gain']:+.3f},",
             f"takes {larger['encode_ms'] / base['encode_ms']:.1f} times the processor time per",
             f"image, and finds the picture of a quadrant first in {short(larger[QUADRANT])} of all",
-            f"cases instead of {short(base[QUADRANT])}. It also needs another package, and every",
-            "index with a shipped model would have to be built again.",
+            f"cases instead of {short(base[QUADRANT])}. It also needs another package.",
             f"The gain of labels for crops is {ratio:.1f} times its standard error, {doubt}.",
             "So the shipped models keep EfficientNet-Lite0 and HashNet.",
         ),

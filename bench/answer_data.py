@@ -41,9 +41,10 @@ COPIES = 400  # indexed images that are edited
 class Queries:
     """Images as queries."""
 
-    floats: Floats  # (n, dim) of length 1
+    floats: Floats  # (n, dim) of length 1: of the frozen backbone
     codes: Codes  # (n, bits // 8)
     fine: Floats  # (n, fine bits)
+    all_floats: Floats  # (n, …) of length 1: of tuned blocks, too
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -53,12 +54,13 @@ class Queries:
 class Images:
     """Images as an index stores them."""
 
-    floats: Floats  # (n, dim) of length 1: of the whole images
+    floats: Floats  # (n, dim) of length 1: of the whole images, by the frozen backbone
     fine: NDArray[np.uint8]  # (n, regions, fine bits // 8)
     codes: Codes  # (m, bits // 8), those of an image after one another
     regions: NDArray[np.int16]  # (m,)
     counts: Ids  # (n,) codes of each image
     labels: NDArray[np.bool_]  # (n, classes)
+    all_floats: Floats  # (n, …) of length 1: of tuned blocks, too; no rows for windows
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -130,8 +132,9 @@ class Photos:
         features = self.regions(rows)
         fine, encoded = coded(self.model, features)
         return Images(
-            unit(features[:, 0]), fine, encoded.codes, encoded.regions,
+            unit(frozen(self.model, features[:, 0])), fine, encoded.codes, encoded.regions,
             np.bincount(encoded.images, minlength=len(rows)), self.dataset.labels[rows],
+            unit(features[:, 0]),
         )  # fmt: skip
 
     def copies(self, edit: str, rows: Ids) -> Queries:
@@ -160,10 +163,16 @@ def unit(x: NDArray[np.float16] | Floats) -> Floats:
     return out
 
 
+def frozen(model: MCHModel, features: Features) -> Features:
+    """The features of the backbone without tuned blocks."""
+    return features[..., -(model.backbone.dim // len(model.backbone.branches)) :]
+
+
 def queries_of(model: MCHModel, features: Features) -> Queries:
     assert model.fine is not None
     codes = model.codes_of(torch.from_numpy(features))
-    return Queries(unit(features), codes, model.fine.projections(features))
+    fine, whole = model.fine.projections(features), unit(features)
+    return Queries(unit(frozen(model, features)), codes, fine, whole)
 
 
 def coded(model: MCHModel, features: Features) -> tuple[Codes, Encoded]:
@@ -253,7 +262,7 @@ def many_images(photos: Photos, rows: Ids, total: int, seed: int, short: Compone
     return Images(
         whole["floats"][:total], whole["fine"][:total], whole["codes"][:codes],
         whole["regions"][:codes], whole["counts"][:total],
-        np.repeat(photos.dataset.labels[rows], each, axis=0)[:total],
+        np.repeat(photos.dataset.labels[rows], each, axis=0)[:total], np.empty((0, 0), np.float32),
     )  # fmt: skip
 
 
@@ -264,7 +273,7 @@ def _as_arrays(model: MCHModel, features: Features, short: Components) -> dict[s
         "codes": encoded.codes,
         "regions": encoded.regions,
         "counts": np.bincount(encoded.images, minlength=len(fine)),
-        "floats": short(unit(features[:, 0])).astype(np.float16),
+        "floats": short(unit(frozen(model, features[:, 0]))).astype(np.float16),
     }
 
 

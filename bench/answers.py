@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from answer_data import COPIES, Components, Images, Photos, Queries, many_images
+from answer_data import COPIES, Components, Images, Photos, Queries, frozen, many_images
 from answer_measures import TOP, mean_average_precision, quality
 from answer_race import Row, race
 from answer_report import draw, table, targets
@@ -36,6 +36,7 @@ from verdicts import target_lines
 
 RANKS: tuple[Rank, ...] = ("best", "fine", "code")
 FLOAT, ONE = "float cosine, flat", "fine, one code per image"
+TUNED = "float cosine, with tuned features"
 QUADRANT = "top-left quadrant"
 # Weights of `best` to choose from: of the code, the whole image, the best region, its fourth power.
 CHOICES = ((40, 64), (0, 15, 30), (0, 30, 60), (160, 250, 400, 600))
@@ -56,9 +57,12 @@ class Answerer:
         self.one.add(ids, images.fine[:, :1], images.counts, images.codes)
 
     def __call__(self, way: str, queries: Queries, k: int) -> Ids:
-        """(q, k): the best images by one of RANKS, FLOAT or ONE."""
-        if way == FLOAT:
-            order: Ids = np.argsort(-(queries.floats @ self.images.floats.T), axis=1, kind="stable")
+        """(q, k): the best images by one of RANKS, FLOAT, TUNED or ONE."""
+        if way in (FLOAT, TUNED):
+            ours, theirs = self.images.floats, queries.floats
+            if way == TUNED:
+                ours, theirs = self.images.all_floats, queries.all_floats
+            order: Ids = np.argsort(-(theirs @ ours.T), axis=1, kind="stable")
             return order[:, :k]
         if way == ONE:
             return self.one.rank(queries.fine, k).keys
@@ -74,7 +78,7 @@ class Answerer:
 
 def judged(
     photos: Photos, queries: Ids, indexed: Ids, cells: Codes, seed: int,
-    ways: Sequence[str] = (*RANKS, FLOAT, ONE), most: int = COPIES,
+    ways: Sequence[str] = (*RANKS, FLOAT, TUNED, ONE), most: int = COPIES,
 ) -> list[Row]:  # fmt: skip
     """How good the answers of our ranks and of floats are at the data's own size; `most` images are
     edited."""
@@ -148,7 +152,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     }
     speed: dict[str, list[Row]] = {}
     if args.many:
-        short = Components.fit(photos.regions(photos.validation))
+        short = Components.fit(frozen(model, photos.regions(photos.validation)))
         many = many_images(photos, photos.sources, args.many, args.seed, short)
         sizes["many"] = many, shortened(queries, short)
     for size, (images, asked) in sizes.items():

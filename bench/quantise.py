@@ -1,6 +1,7 @@
 """Makes the int8 graph of the backbone that the shipped models share.
 
-    python bench/quantise.py --data DIR       # COCO images, as for `mch train`
+    python bench/quantise.py --data DIR         # COCO images, as for `mch train`
+    python bench/quantise.py --data DIR --maps  # only the scales of the maps, for tuned blocks
 
 Activations are 8-bit numbers, weights of depthwise layers too. Other weights have 7 bits: CPUs
 without VNNI add two products in 16 bits, and with 8 bits that sum could overflow, so that codes
@@ -12,6 +13,9 @@ layers are rounded one after the other, on training images, plain and edited. Ea
 are fitted to undo what rounding before it has done, then rounded one column at a time, and later
 columns make up for the error (GPTQ, arXiv:2210.17323). Its bias makes up for the mean error. The
 images on which `answers.py` measures play no part.
+
+Tuned blocks take a map from within the graph, where channels are scaled and shifted. A second file
+says how to undo that: for each channel, the line that fits the numbers of the float graph best.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -34,7 +39,15 @@ from mchindex.datasets import ImageSource, open_dataset
 from mchindex.datasets.edits import EDITS
 from mchindex.files import read_file, write_file
 from mchindex.inference.extract import resized
-from mchindex.inference.graph import INT8, SHARED, SHARED_NAMES, check_graph, session
+from mchindex.inference.graph import (
+    INT8,
+    MAPS,
+    SHARED,
+    SHARED_NAMES,
+    check_graph,
+    session,
+    with_output,
+)
 from mchindex.regions import WHOLE
 
 SIZE = 224
@@ -415,6 +428,27 @@ def graph_of(layers: list[Layer], scales: dict[str, Scale]) -> bytes:
     return data
 
 
+def scales_of_maps(exact: bytes, whole: bytes, pixels: NDArray[np.uint8]) -> dict[str, Tensor]:
+    """By map that blocks can take: factors and offsets (2, channels) that turn the numbers of the
+    int8 graph into those of the float graph."""
+    made = {node.output[0]: node for node in onnx.load_from_string(exact).graph.node}
+    names = [str(one.input[0]) for name, one in made.items() if "_expand_conv/Conv" in name]
+    found = {}
+    for name in names:
+        graphs = with_output(exact, name), with_output(whole, f"{name}.whole", whole=True)
+        runs = [session(data).run for data in graphs]
+        sums = np.zeros(())
+        for start in range(0, len(pixels), AT_A_TIME):
+            some = {"pixels": pixels[start : start + AT_A_TIME]}
+            y, x = (run(None, some)[-1].astype(np.float64) for run in runs)
+            sums = sums + np.stack([v.mean((0, 2, 3)) for v in (x, y, x * x, x * y)])
+        x, y, square, product = sums / -(-len(pixels) // AT_A_TIME)
+        factor = (product - x * y) / np.maximum(square - x * x, 1e-9)
+        found[name] = torch.from_numpy(np.stack([factor, y - factor * x]).astype(np.float32))
+        progress(f"{name}: {len(x)} channels")
+    return found
+
+
 def features(data: bytes, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     def parts() -> Iterator[NDArray[np.float32]]:
         run = session(data).run
@@ -429,10 +463,19 @@ def main() -> None:
     p.add_argument("--data", required=True, help="the data set, as for `mch train --data`")
     p.add_argument("--images", type=int, default=1024, help="to calibrate on (%(default)s)")
     p.add_argument("--out", type=Path, default=SHARED / INT8, help="%(default)s")
+    p.add_argument("--maps", action="store_true", help="only the scales of the maps")
     args = p.parse_args()
     dataset = open_dataset(args.data)
     train = np.random.default_rng(0).permutation(dataset.splits["train"])
     data = read_file(SHARED / SHARED_NAMES[0])
+
+    def write_maps(whole: bytes) -> None:
+        found = scales_of_maps(data, whole, views(dataset.images, train[:RANGED]))
+        write_file(args.out.with_name(MAPS), save(found))
+
+    if args.maps:
+        write_maps(read_file(args.out))
+        return
     layers = layers_of(data)
     with torch.inference_mode():
         pixels = views(dataset.images, train[: args.images])
@@ -441,6 +484,7 @@ def main() -> None:
         scales = quantise(layers, pixels)
     whole = graph_of(layers, scales)
     write_file(args.out, whole)
+    write_maps(whole)
     pixels = views(dataset.images, train[-CHECKED:])
     exact, found = features(data, pixels), features(whole, pixels)
     cosine = (exact * found).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(found, axis=1)

@@ -22,6 +22,7 @@ from answer_blocks import (
     quality_block,
     recipes_block,
     regions_block,
+    tuning_block,
     words_block,
 )
 from billion_block import billion_block
@@ -194,6 +195,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
         "beyond": partial(paper_block, "beyond-docs.md.j2"),
         "default": default_mode_block,
         "recipes": recipes_block,
+        "tuning": tuning_block,
     },
     FOLDER / "answers.md": {"answers": quality_block, "regions": regions_block},
     FOLDER / "billion.md": {"billion": billion_block},

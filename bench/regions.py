@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from answer_data import CELLS, Images, Photos, Queries, coded, map_cells, queries_of, unit
+from answer_data import CELLS, Images, Photos, Queries, coded, frozen, map_cells, queries_of, unit
 from answer_measures import TOP, quality
 from common import RESULTS, Ids, progress, record, script, write_json
 from mchindex._core import FineTable
@@ -122,7 +122,7 @@ class Table:
         shares = overlaps(layout.array(), CELLS, CELLS)
         features = [(shares @ part).astype(np.float16) for part in split(maps)]
         fine = [model.fine.codes(part) for part in features]
-        self.floats = np.concatenate([unit(part) for part in features])
+        self.floats = np.concatenate([unit(frozen(model, part)) for part in features])
         self.table = FineTable(model.bits, model.fine.bits, len(layout))
         self.table.add(np.arange(len(images)), np.concatenate(fine), images.counts, images.codes)
 
@@ -251,8 +251,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     labels = np.concatenate([dataset.labels[under] | dataset.labels[over], dataset.labels[rest]])
     fine, encoded = coded(model, features)
     images = Images(
-        unit(features[:, 0]), fine, encoded.codes, encoded.regions,
-        np.bincount(encoded.images, minlength=len(features)), labels,
+        unit(frozen(model, features[:, 0])), fine, encoded.codes, encoded.regions,
+        np.bincount(encoded.images, minlength=len(features)), labels, unit(features[:, 0]),
     )  # fmt: skip
     things = photos.as_queries(over)
     cut = min(args.cut, len(rest), len(photos.queries))

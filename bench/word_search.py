@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from answer_data import frozen
 from common import RESULTS, record, script, write_json
 from mchindex._core import FineTable
 from mchindex.datasets import Dataset, open_dataset
@@ -164,7 +165,8 @@ class Unseen:
             for part in (known, rows)
         )
         labels = torch.from_numpy(data.labels[known]).float()
-        return cls(model, data, rows, features, on_features(torch.from_numpy(learnt), labels))
+        plain = torch.from_numpy(frozen(model, learnt))
+        return cls(model, data, rows, features, on_features(plain, labels))
 
     @property
     def words(self) -> Words:
@@ -180,7 +182,10 @@ class Unseen:
         labels, table = self.data.labels[self.rows], self.table()
         by_words = np.stack([scores_of(table, self.words, n) for n in self.data.classes], 1)
         on_floats = torch.cat(
-            [self.teacher.scores(scaled(x)) for x in torch.from_numpy(self.features).split(256)]
+            [
+                self.teacher.scores(scaled(x))
+                for x in torch.from_numpy(frozen(self.model, self.features)).split(256)
+            ]
         ).numpy()
         words, floats = by_class(by_words, labels), by_class(on_floats, labels)
         return {

@@ -212,7 +212,8 @@ def words_of(
     by_labels = dict(zip(labelled, _unit(learnt).T, strict=True))  # row -> direction
 
     # From the backbone's classifier: ImageNet's classes.
-    turned = _unit(fine.rotation.T @ (weights - weights.mean(0)).T).T  # (1000, bits)
+    dim = weights.shape[1]  # the features that the classifier reads come last
+    turned = _unit(fine.rotation[-dim:].T @ (weights - weights.mean(0)).T).T  # (1000, bits)
     classes = [[c for i in own if (c := things[i].imagenet) is not None] for own in below]
 
     rows = []
@@ -279,7 +280,10 @@ def _calibrate(
     for the most probable region, or 1 for an image with a label at or below the word."""
     rows = torch.linspace(0, len(x) - 1, min(CALIBRATION, len(x))).long()
     x = x[rows]
-    shares = torch.cat([(part.float() @ weights.T + biases).softmax(-1) for part in x.split(256)])
+    seen = x[..., -weights.shape[1] :]
+    shares = torch.cat(
+        [(part.float() @ weights.T + biases).softmax(-1) for part in seen.split(256)]
+    )
     vectors = words.vectors.float()
     bits = signs(x, fine)
     score = torch.cat(

@@ -26,6 +26,7 @@ FIGURES = {
     "quantisation error": "error",
     "validation_reward": "reward",
     "kept": "kept",
+    "precision": "precision",
 }
 
 

@@ -56,7 +56,7 @@ class FineCodes(ABC):
 class FineArrays(FineCodes):
     """Fine codes by NumPy."""
 
-    mean: NDArray[np.float32]  # (dim,)
+    mean: NDArray[np.float32]  # (dim,), or (branches, dim // branches) for several
     rotation: NDArray[np.float32]  # (dim, bits)
     cells: Packed
     fingerprint: str
@@ -70,11 +70,11 @@ class FineArrays(FineCodes):
         return self.cells
 
     def projections(self, features: NDArray[np.float16]) -> NDArray[np.float32]:
-        own = features[..., -len(self.mean) :]
-        x = own.reshape(-1, own.shape[-1]).astype(np.float32)
-        x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(1e-12))
+        own = features[..., -self.mean.size :]
+        x = own.reshape(-1, *self.mean.shape).astype(np.float32)
+        x /= np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.float32(1e-12))
         x -= self.mean
-        found: NDArray[np.float32] = x @ self.rotation
+        found: NDArray[np.float32] = x.reshape(len(x), -1) @ self.rotation
         return found.reshape(*features.shape[:-1], self.bits)
 
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,9 @@ AT_A_TIME = 16  # inputs in all passes of ONNX Runtime: each takes some 25 MB wh
 PARTS = ("backbone", "int8", "tuned", "hash", "policy")
 SHARED = Path(__file__).parent / "graphs"  # backbones of the package, which models share
 INT8 = "efficientnet-lite0-int8.onnx"
+# By what each channel of the maps in the int8 graph is multiplied, and what is added, to give those
+# in the float graph. See `int8_map`.
+MAPS = "efficientnet-lite0-int8-maps.safetensors"
 SHARED_NAMES = ("efficientnet-lite0.onnx", INT8)
 # Hashes of graphs that earlier versions had under these names. Their rounding differed a little: of
 # 3,000 photographs, .001 % of the bits of the codes and .005 % of those of the fine codes changed.
@@ -86,8 +89,6 @@ class Facts:
                         cut = field_of(file, "cut", str, where=GRAPH)
             if not {"backbone", "hash"} <= named.keys():
                 raise ValueError("a model has the graphs of a backbone and of hash layers")
-            if {"tuned", "int8"} <= named.keys():
-                raise ValueError("there are no tuned blocks in whole numbers")
             return cls(
                 field_of(facts, "model", str, where=GRAPH),
                 field_of(facts, "config", str, where=GRAPH),
@@ -260,9 +261,10 @@ def _encoded(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def with_output(data: bytes, name: str) -> bytes:
-    """A graph that also gives one of the float tensors within it, as its last output."""
-    kind = _bytes_field(1, b"\x08\x01")  # a tensor of floats
+def with_output(data: bytes, name: str, whole: bool = False) -> bytes:
+    """A graph that also gives one of the tensors within it, as its last output: one of floats, or
+    of `whole` numbers in 8 bits."""
+    kind = _bytes_field(1, b"\x08\x02" if whole else b"\x08\x01")
     output = _bytes_field(1, name.encode()) + _bytes_field(2, kind)
     # A graph that is there twice is joined by the reader: the second one only has the new output.
     return data + _bytes_field(7, _bytes_field(12, output))
@@ -313,6 +315,30 @@ def session(
         raise ModelError(f"ONNX Runtime cannot load this graph: {error}") from error
 
 
+def int8_map(cut: str) -> NDArray[np.float32] | None:
+    """What turns a map within the shared int8 graph into that of the float graph, (2, channels):
+    factors and what is added. None if it is not known for this map.
+
+    Raises ModelError if the file that says so cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(SHARED / MAPS, framework="numpy") as file:
+            found: NDArray[np.float32] | None = file.get_tensor(cut) if cut in file.keys() else None  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{SHARED / MAPS} cannot be read: {error}") from error
+    return found
+
+
+class TunedBlocks(NamedTuple):
+    """Blocks that take a map from within the graph of a backbone."""
+
+    cut: str  # what the map is called in the float graph
+    load: Callable[[], Any]  # gives their session
+    int8: bool = False  # whether the backbone is the shared one in whole numbers
+
+
 class GraphRunner:
     """Runs the graph of a backbone, which is loaded when it is first run.
 
@@ -328,15 +354,15 @@ class GraphRunner:
         read: Callable[[], bytes],
         crops: bool,
         device: str | None,
-        tuned: tuple[str, Callable[[], Any]] | None = None,
+        tuned: TunedBlocks | None = None,
     ) -> None:
         """`read` returns the bytes of the graph; `crops`: features are wanted, not maps.
 
-        `tuned` is for a model with tuned blocks: the name of the map that they take, and what loads
-        their session. Their features come before those of the graph.
+        `tuned` is for a model with tuned blocks. Their features come before those of the graph.
         """
         self._read, self._crops, self._device, self._tuned = read, crops, device, tuned
         self._session: Any = None
+        self._map: NDArray[np.float32] | None = None  # see `int8_map`
         self._loading = threading.Lock()
         self._inputs = Budget(AT_A_TIME)
 
@@ -344,20 +370,27 @@ class GraphRunner:
         with self._loading:
             if self._session is None:
                 data = self._read()
-                if self._tuned is not None:
-                    data = with_output(data, self._tuned[0])
+                if self._tuned is not None and self._tuned.int8:
+                    data = with_output(data, f"{self._tuned.cut}.whole", whole=True)
+                    if (scale := int8_map(self._tuned.cut)) is None:
+                        raise ModelError(f"the int8 graph has no map {self._tuned.cut!r}")
+                    self._map = scale[:, :, None, None]
+                elif self._tuned is not None:
+                    data = with_output(data, self._tuned.cut)
                 self._session = session(data, providers=providers_of(self._device))
             return self._session
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float32]:
         run = self._loaded().run
-        tail = None if self._tuned is None else self._tuned[1]()
+        tail = None if self._tuned is None else self._tuned.load()
         size = max(1, min(BATCH, AT_A_TIME // cores()))
         out = []
         for start in range(0, len(pixels), size):
             batch = np.ascontiguousarray(pixels[start : start + size])
             with self._inputs.held(len(batch)):
                 maps = [*run(None, {"pixels": batch})]
+                if self._map is not None:
+                    maps[1] = maps[1] * self._map[0] + self._map[1]
                 if tail is not None:
                     maps[1:] = tail.run(None, {"map": maps[1]})
             found = np.concatenate(maps[::-1], 1)

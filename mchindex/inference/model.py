@@ -25,7 +25,7 @@ from mchindex.inference import graph
 from mchindex.inference.encoder import ROWS, Encoder, not_finite
 from mchindex.inference.extract import Extractor, check_mode
 from mchindex.inference.fine import FineArrays, check_cells, check_fine_bits, fine_fingerprint
-from mchindex.inference.graph import GRAPH, SHARED_NAMES, Facts, GraphRunner
+from mchindex.inference.graph import GRAPH, SHARED_NAMES, Facts, GraphRunner, TunedBlocks
 from mchindex.inference.region_codes import Packed, RegionCodes, check_bits, check_xi
 from mchindex.inference.saved import WEIGHTS, Config, check_header, read_settings
 from mchindex.inference.words import WordArrays
@@ -140,9 +140,15 @@ class GraphModel(Encoder):
     def _load_fine(self) -> FineArrays:
         assert self._config.fine is not None
         bits, cells, saved = self._config.fine
-        # Of a model with tuned blocks, the second half of the features is that of the others.
-        dim = self._facts.dim // 2 if self._config.tuned else self._facts.dim
-        mean = self._weights.read("fine.mean", (dim,), np.float32)
+        mean = self._weights.read("fine.mean", kind=np.float32)
+        dim = self._facts.dim
+        if self._config.tuned:  # early models have fine codes of the frozen features alone
+            own = dim // 2
+            shapes, dim = [(2, own), (own,)], int(mean.size)
+        else:
+            shapes = [(dim,)]
+        if mean.shape not in shapes:
+            raise ValueError(f"its fine hash has means of shape {mean.shape}, not {shapes[0]}")
         rotation = self._weights.read("fine.rotation", (dim, check_fine_bits(bits)), np.float32)
         packed = self._weights.read("fine.cells", (check_cells(cells), bits // 8), np.uint8)
         parts = (("torch.float32", mean), ("torch.float32", rotation), ("torch.uint8", packed))
@@ -179,7 +185,10 @@ class GraphModel(Encoder):
         # Only CPUs run the int8 graph.
         part, device = ("int8", "cpu") if self.precision == "int8" else ("backbone", self._device)
         cut = self._facts.cut
-        tuned = None if cut is None else (cut, lambda: self._session("tuned", device))
+        tuned = None
+        if cut is not None:
+            whole = part == "int8"
+            tuned = TunedBlocks(cut, lambda: self._session("tuned", device), whole)
         runner = GraphRunner(read, self.mode == "crops", device, tuned)
         return Extractor(runner, self.input_size, self._facts.dim, self.mode)
 

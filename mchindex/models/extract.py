@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from mchindex.errors import MissingExtraError
 from mchindex.inference import extract
 from mchindex.inference.extract import BATCH, Mode, Pixels, Runner, check_mode
-from mchindex.inference.graph import GraphRunner
+from mchindex.inference.graph import GraphRunner, TunedBlocks
 from mchindex.inference.threads import cores, most_threads
 from mchindex.models.backbones import Backbone
 from mchindex.models.onnx_export import export
@@ -139,9 +138,7 @@ def exported(network: Network) -> bytes:
     return export(network, {"pixels": sample}, ["features"], "this backbone")
 
 
-def graph_runner(
-    data: bytes, network: Network, tuned: tuple[str, Callable[[], Any]] | None = None
-) -> GraphRunner:
+def graph_runner(data: bytes, network: Network, tuned: TunedBlocks | None = None) -> GraphRunner:
     """What runs a graph. Raises ValueError unless it gives the features that torch gives.
 
     `tuned` is for tuned blocks with a graph of their own, see `GraphRunner`."""

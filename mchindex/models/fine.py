@@ -27,13 +27,14 @@ ROWS = 4096  # of features or codes per pass
 class FineHash(nn.Module, FineCodes):
     """Turns features into fine codes: the signs of a projection, see `project`."""
 
-    mean: Tensor  # (dim,)
+    mean: Tensor  # (dim,), or (branches, dim // branches) for several
     rotation: Tensor  # (dim, bits)
     cells: Tensor  # (cells, bits // 8) packed codes: the centres of groups of similar codes
 
-    def __init__(self, dim: int, bits: int = FINE_BITS, cells: int = 0) -> None:
+    def __init__(self, dim: int, bits: int = FINE_BITS, cells: int = 0, branches: int = 1) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(dim))
+        own = (dim,) if branches == 1 else (branches, dim // branches)
+        self.register_buffer("mean", torch.zeros(own))
         self.register_buffer("rotation", torch.zeros(dim, check_fine_bits(bits)))
         self.register_buffer("cells", torch.zeros(cells, bits // 8, dtype=torch.uint8))
 
@@ -53,8 +54,13 @@ class FineHash(nn.Module, FineCodes):
     def project(self, features: Tensor) -> Tensor:
         """(…, dim) -> (…, bits): one real number per bit. Its sign is the bit of the code, and its
         magnitude says how certain the bit is."""
-        x = features[..., -len(self.mean) :].to(self.mean.device, torch.float32)
-        return (nnf.normalize(x, dim=-1) - self.mean) @ self.rotation
+        return self._centred(features).flatten(-self.mean.ndim) @ self.rotation
+
+    def _centred(self, features: Tensor) -> Tensor:
+        """Each branch is brought to length 1, so that none drowns the others: tuned features of
+        what they know well are many times as large as those of other things."""
+        x = features[..., -self.mean.numel() :].to(self.mean.device, torch.float32)
+        return nnf.normalize(x.unflatten(-1, self.mean.shape), dim=-1) - self.mean
 
     def projections(self, features: NDArray[np.float16]) -> NDArray[np.float32]:
         with torch.inference_mode():
@@ -62,21 +68,27 @@ class FineHash(nn.Module, FineCodes):
 
     @classmethod
     def fit(
-        cls, features: Tensor, bits: int = FINE_BITS, seed: int = 0, progress: Progress = silent
+        cls,
+        features: Tensor,
+        bits: int = FINE_BITS,
+        seed: int = 0,
+        progress: Progress = silent,
+        branches: tuple[float, ...] = (1.0,),
     ) -> FineHash:
         """Fits a fine hash to (n, dim) features of images and their regions.
 
         The features are centred and reduced to their principal components, which a rotation then
-        brings as close as possible to the corners of a cube (iterative quantisation).
+        brings as close as possible to the corners of a cube (iterative quantisation). Those of
+        several `branches`, see `Backbone.branches`, weigh what it says, whatever their length.
         """
         rng = torch.Generator().manual_seed(seed)
         if len(features) > SAMPLE:
             features = features[torch.randperm(len(features), generator=rng)[:SAMPLE]]
-        x = nnf.normalize(features.to(torch.float32), dim=-1)
-        dim = x.shape[1]
-        hash_ = cls(dim, bits, min(CELLS, len(x) // PER_CELL))
-        hash_.mean.copy_(x.mean(0))
-        x = x - hash_.mean
+        dim, parts = features.shape[1], len(branches)
+        hash_ = cls(dim, bits, min(CELLS, len(features) // PER_CELL), parts)
+        hash_.mean.copy_(hash_._centred(features).mean(0))
+        scale = torch.tensor(branches).repeat_interleave(dim // parts)[:, None]
+        x = hash_._centred(features).flatten(1) * scale.T
         _, axes = torch.linalg.eigh((x.T.double() @ x.double()) / len(x))
         axes = axes.flip(1)[:, :bits].float()  # (dim, min(dim, bits))
         v = x @ axes
@@ -86,7 +98,7 @@ class FineHash(nn.Module, FineCodes):
             u, _, w = torch.linalg.svd(v.T @ sign(v @ turn), full_matrices=False)
             turn = u @ w
             progress(Step("fine codes", done, ROTATIONS))
-        hash_.rotation.copy_((axes @ turn).half().float())
+        hash_.rotation.copy_((scale * (axes @ turn)).half().float())
         hash_.mean.copy_(hash_.mean.half().float())
         hash_.cells.copy_(_clustered(sign(hash_.project(features)), len(hash_.cells), rng))
         return hash_

@@ -19,8 +19,10 @@ from mchindex.inference.graph import (
     SHARED,
     SHARED_NAMES,
     Facts,
+    TunedBlocks,
     check_graph,
     config_hash,
+    int8_map,
     session,
     sha256,
 )
@@ -117,11 +119,13 @@ def _backbone(model: MCHModel, tensors: Mapping[str, Tensor]) -> tuple[Files, st
             if tuned is None:
                 graph_runner(whole, network)
                 return files | {"int8": (INT8, read_file(SHARED / INT8))}, None
-            # The channels of the maps in whole numbers have other scales, which the blocks do not
-            # know: tuned models have floats only.
             cut, data = _cut(whole, tuned), _tuned(tuned, tensors)
-            graph_runner(whole, network, (cut, lambda: session(data, _named(data, tensors))))
-            return files | {"tuned": ("tuned.onnx", data)}, cut
+            blocks = TunedBlocks(cut, lambda: session(data, _named(data, tensors)))
+            graph_runner(whole, network, blocks)
+            files["tuned"] = "tuned.onnx", data
+            if int8_map(cut) is not None:
+                files["int8"] = INT8, read_file(SHARED / INT8)
+            return files, cut
         except ValueError:  # of a size that it does not take
             pass
     data = exported(network)

@@ -335,8 +335,14 @@ class MCHModel(Encoder):
         if config.fine is not None:
             fine_bits, cells, fingerprint = config.fine
             check_cells(cells)
-            fine_dim = backbone.fine_dim
-            fine = saved.build("fine", lambda: FineHash(fine_dim, fine_bits, cells), part("fine"))
+            mean, branches = tensors.get("fine.mean"), len(backbone.branches)
+            fine_dim = dim
+            if branches > 1 and mean is not None and mean.shape == (dim // branches,):
+                # An early model, which has fine codes of the frozen features alone.
+                fine_dim, branches = dim // branches, 1
+            fine = saved.build(
+                "fine", lambda: FineHash(fine_dim, fine_bits, cells, branches), part("fine")
+            )
             if fingerprint not in (None, fine.fingerprint):
                 raise ValueError("its fine hash differs from the one that was saved")
         words = None

@@ -160,7 +160,6 @@ def train_model(
         )
     labels = torch.from_numpy(dataset.labels[rows])
     features = torch.from_numpy(array)
-    others = features[..., -backbone.fine_dim :]  # for fine codes and words
 
     # Labels of the views.
     if options.labels == "images":
@@ -188,14 +187,15 @@ def train_model(
     fine: FineHash | None = None
     if options.fine:
         with _timed("fine codes", seconds):
-            fine = FineHash.fit(others.flatten(0, 1), options.fine, options.seed, progress)
+            seen, seed = features.flatten(0, 1), options.seed
+            fine = FineHash.fit(seen, options.fine, seed, progress, backbone.branches)
 
     # Words.
     words: Words | None = None
     if fine is not None and supervised:
         with _timed("words", seconds):
             seed = options.seed
-            words = Words.of_labels(others, labels, dataset.classes, fine, seed, progress)
+            words = Words.of_labels(features, labels, dataset.classes, fine, seed, progress)
 
     # Model.
     model = MCHModel(

@@ -140,7 +140,9 @@ def tune(
     """Tunes the last blocks of a backbone, in place. The same seed gives the same weights.
 
     A part of the images is held back; the blocks end as they were after the epoch that named what
-    is on these images best. Returns the losses on them, by epoch.
+    is on these images best, by mean average precision over the classes. The loss would choose an
+    earlier epoch: it rises as soon as the classifier is too sure of itself, when the features still
+    get better. Returns the precisions, by epoch.
     """
     tail = tuned.tail
     device = next(tail.parameters()).device
@@ -164,29 +166,29 @@ def tune(
             weight_decay=settings.weight_decay,
         )
         schedule = rise_and_fall(optimiser, settings.epochs * steps, settings.warm_up)
-        losses: list[float] = []
+        precisions: list[float] = []
         best: dict[str, Tensor] = {}
         if checkpoint and (state := checkpoint.load()):
             modules.load_state_dict(state["modules"])
             optimiser.load_state_dict(state["optimiser"])
             schedule.load_state_dict(state["schedule"])
-            losses, best = state["losses"], state["best"]
+            precisions, best = state["precisions"], state["best"]
 
-        def loss_of(rows: Tensor, mirrored: Tensor, dropout: float) -> Tensor:
+        def logits_of(rows: Tensor, mirrored: Tensor, dropout: float) -> Tensor:
             x = maps.batch(rows, mirrored).to(device)
             with mixed_precision(device):
-                features = F.dropout(tail(x).mean((2, 3)), dropout)
-                logits = classifier(features).float()
-            wanted = maps.labels[rows].float().to(device)
-            return F.binary_cross_entropy_with_logits(logits, wanted)
+                logits: Tensor = classifier(F.dropout(tail(x).mean((2, 3)), dropout))
+            return logits.float()
 
-        for epoch in range(len(losses), settings.epochs):
+        for epoch in range(len(precisions), settings.epochs):
             # Dropout uses the global generator, whose state must not depend on earlier epochs.
             torch.manual_seed(seed * 100_003 + epoch)
             generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
             for rows in batches(len(known), size, generator):
                 mirrored = torch.randint(2, rows.shape, generator=generator)
-                loss = loss_of(known[rows], mirrored, settings.dropout)
+                logits = logits_of(known[rows], mirrored, settings.dropout)
+                wanted = maps.labels[known[rows]].float().to(device)
+                loss = F.binary_cross_entropy_with_logits(logits, wanted)
                 check_loss(float(loss.detach()), "tuned blocks")
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()
@@ -194,11 +196,11 @@ def tune(
                 schedule.step()
             with torch.inference_mode():
                 parts = [
-                    float(loss_of(rows, torch.zeros_like(rows), 0.0)) * len(rows)
+                    logits_of(rows, torch.zeros_like(rows), 0.0).cpu()
                     for rows in unseen.split(size)
                 ]
-            losses.append(check_loss(sum(parts) / len(unseen), "tuned blocks"))
-            if losses[-1] == min(losses):
+            precisions.append(mean_precision(torch.cat(parts), maps.labels[unseen]))
+            if precisions[-1] == max(precisions):
                 best = {name: x.detach().cpu().clone() for name, x in tail.state_dict().items()}
             if checkpoint:
                 checkpoint.save(
@@ -206,10 +208,19 @@ def tune(
                         "modules": modules.state_dict(),
                         "optimiser": optimiser.state_dict(),
                         "schedule": schedule.state_dict(),
-                        "losses": losses,
+                        "precisions": precisions,
                         "best": best,
                     }
                 )
-            progress(Step("tuning", epoch + 1, settings.epochs, {"loss": losses[-1]}))
+            progress(Step("tuning", epoch + 1, settings.epochs, {"precision": precisions[-1]}))
     tail.load_state_dict(best)
-    return losses
+    return precisions
+
+
+def mean_precision(scores: Tensor, labels: Tensor) -> float:
+    """The average precision with which scores (n, classes) order the images of a class, as a mean
+    over the classes that some image has. 0 if there are none."""
+    shown = labels.gather(0, scores.argsort(dim=0, descending=True, stable=True)).double()
+    places = torch.arange(1, len(shown) + 1, dtype=torch.float64)[:, None]
+    precision = (shown * shown.cumsum(0) / places).sum(0) / shown.sum(0)
+    return float(precision[shown.any(0)].mean()) if shown.any() else 0.0

@@ -81,7 +81,7 @@ def test_graphs_of_every_method_agree_with_torch(method: str, mode: Mode, tmp_pa
     np.testing.assert_allclose(found.keep, wanted.keep, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["coco-64", "coco-32"])
+@pytest.mark.parametrize("name", ["coco-64", "coco-64-frozen", "coco-32"])
 def test_the_graphs_that_ship_agree_with_torch(name: str) -> None:
     pictures = [SceneSource(16, seed=5, size=224).image(i) for i in range(16)]
     graph, model = load_model(name), MCHModel.load(name, device="cpu", engine="torch")

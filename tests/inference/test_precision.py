@@ -36,7 +36,7 @@ def differ(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.unpackbits(ours ^ theirs).mean())
 
 
-@pytest.mark.parametrize("name", ["coco-64", "coco-32"])
+@pytest.mark.parametrize("name", ["coco-64", "coco-64-frozen", "coco-32"])
 def test_int8_gives_nearly_the_codes_of_floats(name: str) -> None:
     model, whole = load_model(name), load_model(name, precision="int8")
     assert (model.precision, whole.precision) == ("float", "int8")

@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers.fine_models import fine_model
 from helpers.small_model import photo, small_model
 from mchindex.errors import ModelError
-from mchindex.inference.fine import check_fine_bits
+from mchindex.inference.fine import FineArrays, check_fine_bits
 from mchindex.json_text import dumps, loads
 from mchindex.models import MCHModel
 from mchindex.models.fine import CELLS, FineHash
@@ -149,3 +149,33 @@ def test_the_fingerprint_covers_everything(name: str) -> None:
     before = fine.fingerprint
     getattr(fine, name).view(-1)[0] += 1
     assert fine.fingerprint != before
+
+
+# Several branches.
+
+
+def test_no_branch_drowns_another() -> None:
+    x = torch.cat([features(300, seed=1), features(300, seed=2)], 1)
+    fine = FineHash.fit(x, 64, branches=(0.5, 1.0))
+    louder = torch.cat([100 * x[:, :24], x[:, 24:]], 1)
+    torch.testing.assert_close(fine.project(louder), fine.project(x), rtol=1e-4, atol=1e-5)
+    # The second branch alone tells images apart that are the same in the first.
+    same = torch.cat([x[:1, :24].expand(300, -1), x[:, 24:]], 1)
+    assert len(np.unique(fine.codes(same.half().numpy()), axis=0)) > 200
+
+
+def test_a_branch_without_weight_changes_no_code() -> None:
+    x = torch.cat([features(300, seed=1), features(300, seed=2)], 1).half()
+    fine = FineHash.fit(x, 32, branches=(0.0, 1.0))
+    other = torch.cat([features(300, seed=3).half(), x[:, 24:]], 1)
+    np.testing.assert_array_equal(fine.codes(x.numpy()), fine.codes(other.numpy()))
+
+
+def test_numpy_gives_what_torch_gives_for_several_branches() -> None:
+    x = torch.cat([features(200, seed=1), features(200, seed=2)], 1).half()
+    fine = FineHash.fit(x, 64, branches=(0.5, 1.0))
+    parts = [part.numpy() for part in (fine.mean, fine.rotation, fine.cells)]
+    arrays = FineArrays(*parts, fine.fingerprint)
+    ours, theirs = (one.projections(x.numpy()[:, None]) for one in (arrays, fine))
+    assert ours.shape == (200, 1, 64)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)

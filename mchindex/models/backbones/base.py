@@ -39,9 +39,10 @@ class Backbone(nn.Module):
             )
 
     @property
-    def fine_dim(self) -> int:
-        """How many of the features, the last ones, fine codes and words are computed from."""
-        return self.dim
+    def branches(self) -> tuple[float, ...]:
+        """By how much fine codes weigh the features of each of the networks that gave them, which
+        stand one after the other, equally many of each."""
+        return (1.0,)
 
     @property
     def identity(self) -> dict[str, Any]:

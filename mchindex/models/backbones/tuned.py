@@ -1,9 +1,8 @@
 """A backbone whose last blocks are there twice: as they were, and tuned to labels.
 
-Codes that are learnt from labels gain when the last blocks are trained, too, and gain more from
-both kinds of features than from the tuned ones alone. Fine codes and words, which have to tell
-everything apart, keep to the features as they were. All come from one pass through the blocks
-before.
+Tuned features say more about the things that have labels, those of the blocks as they were about
+everything else: copies, parts, and things without a label. Codes, fine codes and words are computed
+from both, and all come from one pass through the blocks before.
 """
 
 from __future__ import annotations
@@ -16,6 +15,10 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from mchindex.models.backbones.base import Backbone
+
+TUNED_WEIGHT = (
+    0.5  # of tuned features in fine codes, where that of the others is 1: see docs/learning.md
+)
 
 
 def folded(module: nn.Module) -> nn.Module:
@@ -78,8 +81,8 @@ class Tuned(Backbone):
         self.tail = tail.requires_grad_(True)
 
     @property
-    def fine_dim(self) -> int:
-        return self.base.dim
+    def branches(self) -> tuple[float, ...]:
+        return TUNED_WEIGHT, 1.0
 
     @property
     def identity(self) -> dict[str, Any]:
