@@ -35,9 +35,11 @@ from mchindex.files import write_file
 from mchindex.inference.fine import FINE_BITS
 from mchindex.inference.graph import SHARED, SHARED_NAMES
 from mchindex.models import MCHModel
+from mchindex.models.backbones import Tuned
 from mchindex.models.fine import FineHash
 from mchindex.models.graph import shared_graph
 from mchindex.models.words import Words
+from mchindex.progress import Step
 from mchindex.training.features import FeatureCache, Fixed, default_cache
 from mchindex.training.measure import encode_dataset, measure
 from mchindex.training.options import TrainingOptions
@@ -63,12 +65,16 @@ class Recipe:
     method: str
     settings: dict[str, Any]
     agent: dict[str, Any]
+    tune: int = 0  # how many of the backbone's last blocks are tuned
 
 
 # Chosen on parts of the training images: HashNet ranks best by far of all methods, and gains most
 # from several codes. `recipes.py` compares it with others on validation images.
 RECIPES = {
     "coco-64": Recipe(
+        64, "hashnet", {"power": 0.5, "dropout": 0.3}, {"reward": "loss", "bonus": 0.2}, tune=2
+    ),
+    "coco-64-frozen": Recipe(
         64, "hashnet", {"power": 0.5, "dropout": 0.3}, {"reward": "loss", "bonus": 0.2}
     ),
     "coco-32": Recipe(
@@ -93,20 +99,29 @@ def parts(dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
 def round_weights(model: MCHModel) -> None:
     """Rounds the weights to half precision, so that the model takes half the space."""
     with torch.no_grad():
-        for module in (model.method, model.policy):
+        tail = model.backbone.tail if isinstance(model.backbone, Tuned) else None
+        for module in (model.method, model.policy, tail):
             for tensor in () if module is None else module.state_dict().values():
                 if tensor.dtype == torch.float32:
                     tensor.copy_(tensor.half().float())
+    model.backbone.requires_grad_(False)
+
+
+def shown(step: Step) -> None:
+    """Reports the end of a stage, and every tenth part of it."""
+    if step.total and step.done * 10 // step.total > (step.done - 1) * 10 // step.total:
+        values = " ".join(f"{name} {value:.4f}" for name, value in step.figures.items())
+        progress(f"{step.stage} {step.done:,} of {step.total:,} {values}")
 
 
 def train(name: str, dataset: Dataset, args: argparse.Namespace) -> None:
     recipe = RECIPES[name]
     options = TrainingOptions(
         recipe.method, recipe.bits, size=224, regions="pooled", seed=args.seed,
-        settings=recipe.settings, agent_settings=recipe.agent, fine=0,
+        settings=recipe.settings, agent_settings=recipe.agent, tune=recipe.tune, fine=0,
     )  # fmt: skip
     training, unseen = parts(dataset, args.seed)
-    trained = train_model(training, options, cache=args.cache, device="cpu")
+    trained = train_model(training, options, cache=args.cache, device="cpu", progress=shown)
     model = trained.model
     round_weights(model)
     found = measure(encode_dataset(model, unseen, args.cache), model.xi)
@@ -147,7 +162,8 @@ def measure_again(name: str, dataset: Dataset, args: argparse.Namespace) -> None
 def set_fine(model: MCHModel, training: Dataset, args: argparse.Namespace) -> None:
     """Fits fine codes to the regions of the training images, and learns words of them."""
     features = torch.from_numpy(features_of(model, training, args))
-    model.fine = FineHash.fit(features.flatten(0, 1), FINE_BITS, args.seed)
+    branches = model.backbone.branches
+    model.fine = FineHash.fit(features.flatten(0, 1), FINE_BITS, args.seed, branches=branches)
     set_words(model, training, args)
 
 
@@ -218,6 +234,17 @@ def rounded(figures: Any) -> Any:
     return round(figures, 4) if isinstance(figures, float) else figures
 
 
+# Whether blocks are tuned: what a card says of the backbone and of the fine codes.
+NETWORKS = {
+    False: ("It is frozen.", "learnt without labels"),
+    True: (
+        """Its last two
+  blocks are there twice: frozen, and tuned to the labels of the training images.""",
+        "learnt from the features of both kinds of blocks",
+    ),
+}
+
+
 def write_card(name: str, folder: Path) -> None:
     """Writes the card of a saved model beside it."""
     model = MCHModel.load(folder / name)
@@ -248,17 +275,17 @@ def card(name: str, model: MCHModel) -> str:
         for what, w in (("words", words["words"]), ("classifiers on floats", words["floats"]))
     ]
     title = {"hashnet": "HashNet", "dch": "DCH"}.get(model.method.name, model.method.name)
+    network, learnt = NETWORKS[isinstance(model.backbone, Tuned)]
     return f"""# {name}
 
 Codes of {model.bits} bits for everyday photographs. `MCHIndex.open(path, model="{name}")`.
 
-- **Backbone**: EfficientNet-Lite0 with its ImageNet weights, frozen, {model.backbone.size} px; one
-  pass per image, regions are pooled from its feature map.
+- **Backbone**: EfficientNet-Lite0 with its ImageNet weights, {model.backbone.size} px; one pass per
+  image, regions are pooled from its feature map. {network}
 - **Hash layer**: {title}, two layers. **Policy**: decides which of five regions (the corners and
   the centre, each half as wide and high as the image) get their own code.
 - **Fine codes** of {fine} bits for all {regions} regions ({regions * fine // 8} bytes per image),
-  learnt without labels (principal components of the features, rotated: ITQ), by which hits are
-  ranked.
+  by which hits are ranked: {learnt} (principal components, rotated: ITQ).
 - **Words**: {names:,} names of things, of COCO's and ImageNet's classes and of what WordNet has
   above them ([licence](../../WORDNET.txt)): `index.search(text="dog, sofa")`.
 - **Trained on** {about["trained_on"]:,} labelled MS-COCO images of 80 everyday classes, with seed

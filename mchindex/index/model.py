@@ -21,6 +21,13 @@ DEFAULT_MODEL = "coco-64"
 AnyModel: TypeAlias = Union["Encoder", str, os.PathLike[str]]  # a model, its name or its folder
 
 
+def _place_of(identity: Identity) -> str:
+    """The name of the model that filled an index, by its fingerprint if it ships: this version may
+    ship another model under the name that the index knows."""
+    ships = None if identity.fingerprint is None else shipped_name(identity.fingerprint)
+    return ships or identity.name or DEFAULT_MODEL
+
+
 class IndexModel:
     """The identity of an index, and the model behind it."""
 
@@ -73,7 +80,7 @@ class IndexModel:
                 f"{self._precision}: leave it out, or create a new index"
             )
         if model is not None:
-            self._use(model, identity)
+            self._use(_place_of(identity) if model == identity.name else model, identity)
         return identity
 
     def _new_identity(self, model: AnyModel | None, bits: int | None) -> Identity:
@@ -118,9 +125,7 @@ class IndexModel:
             kind = self._model.fine_kind
             return 0 if kind is None else kind[0]
         own = None if self._store.folder is None else self._store.folder / MODEL_FOLDER
-        place = (
-            own if own is not None and own.is_dir() else find(self.identity.name or DEFAULT_MODEL)
-        )
+        place = own if own is not None and own.is_dir() else find(_place_of(self.identity))
         try:
             config = read_config(place)
             same = config["fingerprint"] == self.identity.fingerprint
@@ -218,6 +223,6 @@ class IndexModel:
                 if own is not None and own.is_dir():
                     self._use(own, identity)
                 else:
-                    self._use(identity.name or DEFAULT_MODEL, identity)
+                    self._use(_place_of(identity), identity)
             assert self._model is not None
             return self._model

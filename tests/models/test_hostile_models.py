@@ -119,7 +119,7 @@ def test_a_user_without_a_home_folder_has_the_models_that_ship(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", nowhere)
     assert own_models() is None
-    assert catalogue.names() == ["coco-32", "coco-64"]
+    assert catalogue.names() == ["coco-32", "coco-64", "coco-64-frozen"]
     assert find("coco-64") == catalogue.SHIPPED / "coco-64"
     assert find("other") == Path("other")
 
@@ -141,7 +141,8 @@ def test_without_home_and_passwd_entry_models_are_listed() -> None:
     run = subprocess.run(
         [sys.executable, "-c", code], cwd="/", env=env, capture_output=True, text=True
     )
-    assert (run.stdout, run.returncode) == ("['coco-32', 'coco-64'] None\n", 0), run.stderr
+    shipped = ["coco-32", "coco-64", "coco-64-frozen"]
+    assert (run.stdout, run.returncode) == (f"{shipped} None\n", 0), run.stderr
 
 
 # Settings.

@@ -1,6 +1,7 @@
 """The models that come with the package."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from mchindex import MCHIndex
 from mchindex.catalogue import SHIPPED, find, listed, shipped_name
 from mchindex.datasets.scenes import SceneSource
-from mchindex.errors import ModelError
+from mchindex.errors import ModelError, ModelMismatchError
+from mchindex.index.identity import Identity
 from mchindex.models import MCHModel
 
 NAMES = sorted(folder.name for folder in SHIPPED.iterdir())
@@ -17,14 +19,14 @@ PICTURES = [SceneSource(12, seed=3, size=224).image(i) for i in range(12)]
 
 
 def test_what_ships() -> None:
-    assert NAMES == ["coco-32", "coco-64"]
+    assert NAMES == ["coco-32", "coco-64", "coco-64-frozen"]
     assert [m.name for m in listed() if m.ships] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_that_ships(name: str) -> None:
     model = MCHModel.load(name, device="cpu")
-    assert model.bits == int(name.removeprefix("coco-"))
+    assert model.bits == int(name.split("-")[1])
     assert model.mode == "pooled"  # one pass per image
     assert shipped_name(model.fingerprint) == name
     encoded = model.encode(PICTURES)
@@ -39,10 +41,13 @@ def test_a_model_that_ships(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_files_are_few_and_small_and_its_card_is_true(name: str) -> None:
     folder = SHIPPED / name
+    tuned = ["tuned.onnx"] if name == "coco-64" else []
     assert sorted(f.name for f in folder.iterdir()) == [
         "README.md", "config.json", "graph.json", "hash.onnx", "model.safetensors", "policy.onnx",
+        *tuned,
     ]  # fmt: skip
-    assert sum(f.stat().st_size for f in folder.iterdir()) < 6_000_000
+    most = 13_000_000 if tuned else 6_000_000
+    assert sum(f.stat().st_size for f in folder.iterdir()) < most
     figures = json.loads((folder / "config.json").read_text())["about"]["figures"]
     card = (folder / "README.md").read_text()
     for way in figures.values():
@@ -76,6 +81,40 @@ def test_an_index_takes_coco_64_and_copies_nothing(tmp_path: Path) -> None:
         assert again.search(PICTURES[5], k=1)[0].id == 5
 
 
+def test_tuned_blocks_pay() -> None:
+    tuned, frozen = (
+        json.loads((SHIPPED / name / "config.json").read_text())["about"]
+        for name in ("coco-64", "coco-64-frozen")
+    )
+    for way in ("base", "mch"):
+        assert tuned["figures"][way]["map"] > frozen["figures"][way]["map"] + 0.01
+    ours, theirs = tuned["ranks"]["best"], frozen["ranks"]["best"]
+    assert ours["ndcg"] > theirs["ndcg"] + 0.02
+    assert ours["quadrant_in_ten"] > theirs["quadrant_in_ten"] - 0.03
+
+
+def test_an_index_of_an_earlier_coco_64_keeps_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions shipped the model that is now coco-64-frozen under the name coco-64."""
+    of_model = Identity.of_model
+    with monkeypatch.context() as earlier:
+        earlier.setattr(
+            Identity, "of_model", lambda model, name: replace(of_model(model, name), name="coco-64")
+        )
+        with MCHIndex.open(tmp_path / "a.mch", model="coco-64-frozen") as index:
+            index.add(PICTURES)
+    frozen = find("coco-64-frozen")
+    for model in (None, "coco-64", "coco-64-frozen", frozen):
+        with MCHIndex.open(tmp_path / "a.mch", model=model) as index:
+            assert index.stats()["model"] == "coco-64"
+            assert index.stats()["fine_bits"] == 256
+            assert index.search(PICTURES[5], k=1)[0].score == 1
+            assert shipped_name(index.model.fingerprint) == "coco-64-frozen"
+    with pytest.raises(ModelMismatchError, match=r"filled by the model coco-64 \("):
+        MCHIndex.open(tmp_path / "a.mch", model=SHIPPED / "coco-64")
+
+
 def test_a_model_that_ships_is_known_by_whatever_path(tmp_path: Path) -> None:
     with MCHIndex.open(tmp_path / "a.mch", model=SHIPPED / "coco-32") as index:
         assert index.stats()["model"] == "coco-32"
@@ -89,5 +128,5 @@ def test_a_folder_of_the_users_own_models(tmp_path: Path, monkeypatch: pytest.Mo
     assert find("strict") == tmp_path / "strict"
     assert MCHModel.load("strict", device="cpu").xi == 0.9
     assert [m.name for m in listed() if not m.ships] == ["strict"]
-    with pytest.raises(ModelError, match=r"models by name: coco-32, coco-64, strict"):
+    with pytest.raises(ModelError, match=f"models by name: {', '.join(NAMES)}, strict"):
         MCHModel.load("nothing-like-it")
