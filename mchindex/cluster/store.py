@@ -123,14 +123,14 @@ class ClusterStore(Store):
             old.close()
             return True
 
-    def answering(self, shards: Shards, name: str, *arguments: Any) -> dict[int, Any]:
+    def answering(self, shards: Shards, name: str, *arguments: Any) -> list[Any]:
         """The answers of all shards, or of those that answer, if that is allowed."""
         try:
-            return dict(enumerate(shards.all(name, *arguments)))
+            return shards.all(name, *arguments)
         except ShardUnavailableError as error:
             if not self._partial_ok or not error.answers:
                 raise
-            return dict(sorted(error.answers.items()))
+            return [error.answers[i] for i in sorted(error.answers)]
 
     def everywhere(self, name: str, *arguments: Any) -> list[Any]:
         """The answers of all shards."""
