@@ -64,7 +64,10 @@ class Opener(ABC):
         """Creates the indexes of shards that do not exist yet."""
 
     @abstractmethod
-    def open(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> Shards: ...
+    def open(
+        self, folder: Path, manifest: Manifest, names: Sequence[str], *, filling: bool = False
+    ) -> Shards:
+        """Opens shards; with `filling` for this process alone, until it closes them or ends."""
 
     @abstractmethod
     def delete(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> None:
@@ -82,7 +85,9 @@ class LocalOpener(Opener):
         for name in names:
             create(folder / name, manifest.facts, manifest.place(name), model_of(folder))
 
-    def open(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> Shards:
+    def open(
+        self, folder: Path, manifest: Manifest, names: Sequence[str], *, filling: bool = False
+    ) -> Shards:
         return _LocalShards(folder, manifest, names)
 
     def delete(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> None:

@@ -77,7 +77,7 @@ class ClusterStore(Store):
         """New shards, or those that an interrupted rebalance has begun to fill."""
         manifest = self._manifest
         self._opener.create(self.folder_, manifest, manifest.moving)
-        return self._opener.open(self.folder_, manifest, manifest.moving)
+        return self._opener.open(self.folder_, manifest, manifest.moving, filling=True)
 
     def delete_leftovers(self) -> None:
         """Within `writer`: deletes shards that are no longer needed."""
