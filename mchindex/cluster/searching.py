@@ -124,7 +124,8 @@ class ClusterSearcher(Searcher):
                 complete = complete and len(more) == len(shards)
         if not complete or len(parts) < len(shards):
             found.partial, found.exact = True, np.zeros_like(found.exact)
-        self._radii.learn(search, nearby, found, time.perf_counter() - began)
+        else:
+            self._radii.learn(search, nearby, found, time.perf_counter() - began)
         return parts, found
 
 

@@ -79,6 +79,15 @@ class ClusterStore(Store):
         self._opener.create(self.folder_, manifest, manifest.moving)
         return self._opener.open(self.folder_, manifest, manifest.moving, filling=True)
 
+    def start_filled(self) -> None:
+        """Starts the processes of the shards that a rebalance has filled: searches that follow it
+        would wait for them."""
+        started = self._opener.open(self.folder_, self._manifest, self._manifest.moving)
+        try:
+            started.all("pid")
+        finally:
+            started.close()
+
     def delete_leftovers(self) -> None:
         """Within `writer`: deletes shards that are no longer needed."""
         manifest = self._manifest
