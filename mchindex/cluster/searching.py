@@ -32,7 +32,8 @@ REMEMBERED = 64  # numbers of hits for which it is known how far queries reach
 # Shares of the queries that find enough images at once; the others take another call. Which share
 # is the fastest depends on how much longer a search of a larger radius takes.
 SHARES = np.array([0.98, 0.99, 0.999, 0.9999])
-RETRY = 64  # searches after which another share is tried
+SOON, RETRY = 8, 64  # searches after which another share is tried: at first, and later
+SLOWER = 1.02  # how much longer a call may have become since the last one
 FADING = 0.999  # what is known counts less with each further query
 
 
@@ -108,24 +109,27 @@ class ClusterSearcher(Searcher):
         """The parts of the answer, and what they are together."""
         answers = partial(self._cluster.answering, shards)
         reach, nearby, complete = None, None, True
-        began = time.perf_counter()
         if plan.candidates:
             near = answers("near", search)
             reach, complete = Reach.of(near), len(near) == len(shards)
         else:
             nearby = self._radii.within(search, plan.hits)
+        began = time.perf_counter()
         parts = answers("search", nearby or search, plan.hits, reach)
+        first, second = time.perf_counter() - began, 0.0
         found = merged(parts, plan.hits, self._identity.bits)
         if reach is not None or nearby is not None:
             few = np.flatnonzero(found.keys[:, -1] < 0)  # as in `ranked`
             if len(few):
+                began = time.perf_counter()
                 more = answers("search", search.at(few), plan.hits, None)
+                second = time.perf_counter() - began
                 found = found.with_rows(few, merged(more, plan.hits, self._identity.bits))
                 complete = complete and len(more) == len(shards)
         if not complete or len(parts) < len(shards):
             found.partial, found.exact = True, np.zeros_like(found.exact)
         else:
-            self._radii.learn(search, nearby, found, time.perf_counter() - began)
+            self._radii.learn(search, nearby, found, first, second)
         return parts, found
 
 
@@ -145,23 +149,27 @@ class _Radii:
         kind = self._kind(search, hits)
         if kind is None or (known := self._known.get(kind)) is None:
             return None
-        radius, limit = known.choose(), search.budget.max_radius
+        assert isinstance(search.query, Query)
+        radius, limit = known.choose(len(search.query.codes)), search.budget.max_radius
         if radius >= (self._bits if limit is None else limit):
             return None
         return replace(search, budget=search.budget._replace(max_radius=radius))
 
-    def learn(self, search: Search, nearby: Search | None, found: Found, seconds: float) -> None:
-        """How far a search reached, and how long it took with what `within` made of it."""
+    def learn(
+        self, search: Search, nearby: Search | None, found: Found, first: float, second: float
+    ) -> None:
+        """How far a search reached, and how long both calls took with what `within` made of it; 0
+        for a second one that was not needed."""
         kind = self._kind(search, found.keys.shape[1])
-        if kind is None or search.budget.limited or search.wanted is None:
+        queries = len(found.keys)
+        if not queries or kind is None or search.budget.limited or search.wanted is None:
             return
-        if kind not in self._known:
-            if len(self._known) >= REMEMBERED:
-                self._known.pop(next(iter(self._known)), None)
-            self._known[kind] = _Known(self._bits)
-        radii = np.where(found.keys[:, -1] >= 0, found.radius, self._bits)
+        if kind not in self._known and len(self._known) >= REMEMBERED:
+            self._known.pop(next(iter(self._known)), None)
+        known = self._known.setdefault(kind, _Known(self._bits))
+        known.reach(np.where(found.keys[:, -1] >= 0, found.radius, self._bits))
         radius = None if nearby is None else nearby.budget.max_radius
-        self._known[kind].learn(radii, radius, seconds / len(radii))
+        known.took(self._bits if radius is None else radius, first / queries, second)
 
     @staticmethod
     def _kind(search: Search, hits: int | None) -> tuple[int, int] | None:
@@ -177,29 +185,44 @@ class _Known:
 
     def __init__(self, bits: int) -> None:
         self._reached = np.zeros(bits + 1)  # how many queries reached each radius
-        self._seconds: dict[int, float] = {}  # per query, by the radius that was asked for first
+        self._first: dict[int, float] = {}  # seconds per query of a first call, by its radius
+        self._second = 0.0  # seconds of a second call
         self._turns = 0
 
-    def choose(self) -> int:
-        """The radius that has been the fastest; now and then another one."""
-        shares = np.cumsum(self._reached)
-        radii: set[int] = set(np.searchsorted(shares, SHARES * shares[-1]).tolist())
-        if new := radii - self._seconds.keys():
+    def choose(self, queries: int) -> int:
+        """The radius that is expected to be the fastest; now and then another one."""
+        shares = np.cumsum(self._reached) / self._reached.sum()
+        radii: set[int] = set(np.searchsorted(shares, SHARES).tolist())
+        if new := radii - self._first.keys():
             return min(new)
-        best = min(radii, key=lambda radius: self._seconds[radius])
+
+        def expected(radius: int) -> float:
+            again = 1 - min(float(shares[radius]), 1.0) ** queries
+            return queries * self._first[radius] + again * self._second
+
+        best = min(radii, key=expected)
         self._turns += 1
         others = sorted(radii - {best})
-        if not others or self._turns % RETRY:
+        # The first measurements are of cold caches, so they are soon repeated.
+        interval = SOON if self._turns <= RETRY else RETRY
+        if not others or self._turns % interval:
             return best
-        return others[self._turns // RETRY % len(others)]
+        return others[self._turns // interval % len(others)]
 
-    def learn(self, radii: NDArray[np.int32], asked: int | None, seconds: float) -> None:
+    def reach(self, radii: NDArray[np.int32]) -> None:
         now = np.bincount(radii, minlength=len(self._reached))
         self._reached = FADING ** len(radii) * self._reached + now
-        if asked is not None:
-            before = self._seconds.get(asked, seconds)
-            # Something else may have kept the machine busy, so one measurement counts for little.
-            self._seconds[asked] = before + (min(seconds, 4 * before) - before) / 8
+
+    def took(self, radius: int, first: float, second: float) -> None:
+        self._first[radius] = _least(self._first.get(radius, 0.0), first)
+        if second:
+            self._second = _least(self._second, second)
+
+
+def _least(before: float, now: float) -> float:
+    """The least of measurements, of which those of long ago count less: what else a machine does
+    only makes calls longer."""
+    return min(now, SLOWER * before) if before else now
 
 
 class _Plan(NamedTuple):
