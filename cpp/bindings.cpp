@@ -11,6 +11,7 @@
 #include "build_bindings.h"
 #include "fine_bindings.h"
 #include "mch/filter.h"
+#include "mch/merge.h"
 #include "mch/probe.h"
 #include "mch/scan.h"
 #include "mch/snapshot.h"
@@ -20,6 +21,8 @@
 using namespace mch;
 
 namespace {
+
+constexpr int64_t kMostHits = int64_t(1) << 27;  // of all queries of a search, as many as are asked for
 
 SearchOptions common_options(const py::object& allowed, const py::object& strategy, const py::object& threads) {
     SearchOptions o;
@@ -93,6 +96,11 @@ struct SearchResult {
 
     SearchResult(py::ssize_t n, py::ssize_t k) : SearchResult(n, k, n * k <= small && n <= small) {}
 
+    SearchRows rows(uint8_t* mask) {
+        return {ids.data(),        distances.data(), regions.data(), counts.data(), buckets.data(),
+                candidates.data(), radius.data(),    exact.data(),   mask};
+    }
+
   private:
     SearchResult(py::ssize_t n, py::ssize_t k, bool shared)
         : n(n),
@@ -136,9 +144,8 @@ std::unique_ptr<SearchResult> search(const AnyTable& table, const py::object& co
                                      const py::object& max_radius, const py::object& max_buckets,
                                      const py::object& allowed, const py::object& strategy, const py::object& threads,
                                      bool masks) {
-    constexpr int64_t most = int64_t(1) << 27;
     SearchOptions o = common_options(allowed, strategy, threads);
-    o.k = uint64_t(integer(k, "k", 1, most));
+    o.k = uint64_t(integer(k, "k", 1, kMostHits));
     if (!max_radius.is_none()) o.max_radius = int(integer(max_radius, "max_radius", 0, kMaxBits, true));
     if (!max_buckets.is_none()) {  // a number above 2**63 - 1 means no limit
         auto limit = integer(max_buckets, "max_buckets", 0, INT64_MAX, true);
@@ -146,7 +153,7 @@ std::unique_ptr<SearchResult> search(const AnyTable& table, const py::object& co
     }
     Codes c = packed_codes(codes, table.bits(), "codes");
     const py::ssize_t n = c.size();
-    if (n * int64_t(o.k) > most)
+    if (n * int64_t(o.k) > kMostHits)
         throw py::value_error("k = " + std::to_string(o.k) + " for " + std::to_string(n) +
                               " queries makes more than 2**27 hits; pass fewer queries at a time or a smaller k, or "
                               "use within()");
@@ -157,14 +164,49 @@ std::unique_ptr<SearchResult> search(const AnyTable& table, const py::object& co
         mask = made.mutable_data();
         r->masks = std::move(made);
     }
-    SearchRows rows{r->ids.data(),    r->distances.data(), r->regions.data(),
-                    r->counts.data(), r->buckets.data(),   r->candidates.data(),
-                    r->radius.data(), r->exact.data(),     mask};
+    const SearchRows rows = r->rows(mask);
     const uint8_t* code = c.data();
     {
         py::gil_scoped_release release;
         table.search(code, size_t(n), o, rows);
     }
+    return r;
+}
+
+py::bytes pack_answers(SearchResult& result) {
+    if (result.masks.is_none()) throw py::value_error("only a result with masks can be packed");
+    auto masks = result.masks.cast<py::array_t<uint8_t>>();
+    const SearchRows rows = result.rows(masks.mutable_data());
+    const PackedHeader header = packed_header(rows, size_t(result.n), size_t(masks.shape(2)));
+    auto made = py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, py::ssize_t(packed_size(header))));
+    if (!made) throw py::error_already_set();
+    pack(rows, size_t(result.k), header, reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(made.ptr())));
+    return made;
+}
+
+std::unique_ptr<SearchResult> merge_answers(const std::vector<py::bytes>& packed, const py::object& k) {
+    std::vector<PackedAnswers> parts;
+    for (const py::bytes& one : packed)
+        parts.emplace_back(reinterpret_cast<const uint8_t*>(PyBytes_AS_STRING(one.ptr())),
+                           size_t(PyBytes_GET_SIZE(one.ptr())));
+    if (parts.empty()) throw py::value_error("there must be at least one part");
+    const size_t n = parts[0].queries();
+    for (const PackedAnswers& part : parts)
+        if (part.queries() != n || part.width() != parts[0].width())
+            throw py::value_error("all parts must answer the same queries");
+    int64_t most = 0;
+    if (k.is_none()) {
+        for (size_t q = 0; q < n; ++q) {
+            uint64_t hits = 1;
+            for (const PackedAnswers& part : parts) hits += part.row(q).hits;
+            most = std::max(most, int64_t(hits));
+        }
+    } else {
+        most = integer(k, "k", 1, kMostHits);
+    }
+    if (n && most > kMostHits / int64_t(n)) throw py::value_error("that makes more than 2**27 hits");
+    auto r = std::make_unique<SearchResult>(py::ssize_t(n), py::ssize_t(most));
+    merge(parts, uint64_t(most), r->rows(nullptr));
     return r;
 }
 
@@ -326,6 +368,19 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
         .def_readonly("masks", &SearchResult::masks,
                       "(q, k, bits // 8) uint8: the query's code XOR the image's nearest code; zeros where fewer\n"
                       "than k were found. None unless asked for.")
+        .def("pack", &pack_answers,
+             "Return the answers as bytes, for `merge` in a process on a machine of the same byte order. They need\n"
+             "masks.")
+        .def_static("merge", &merge_answers, py::arg("parts"), py::arg("k") = py::none(),
+                    "Return the answers that one table with the images of several would give.\n\n"
+                    "Args:\n"
+                    "    parts: What `pack` returned for each table. No image is in two of them.\n"
+                    "    k: The number of images that each table was asked for; None: all that were found, and one\n"
+                    "        row without.\n\n"
+                    "Returns:\n"
+                    "    The first k of each query. `candidates` are those of all tables.\n\n"
+                    "Raises:\n"
+                    "    ValueError: The parts are not packed answers to the same queries.")
         .def("__len__", [](const SearchResult& r) { return r.n; })
         .def("__repr__", [](const SearchResult& r) {
             return "SearchResult(" + std::to_string(r.n) + " queries, k=" + std::to_string(r.k) + ")";

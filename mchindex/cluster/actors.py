@@ -78,8 +78,11 @@ class ActorOpener(Opener):
             },
         )
 
-    def open(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> Shards:
-        return _ActorShards(connect(self._address), folder, manifest, names, self._timeout)
+    def open(
+        self, folder: Path, manifest: Manifest, names: Sequence[str], *, filling: bool = False
+    ) -> Shards:
+        package = connect(self._address)
+        return _ActorShards(package, folder, manifest, names, self._timeout, filling)
 
     def delete(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> None:
         for name in names:
@@ -153,29 +156,39 @@ class _ActorShards(Shards):
     """Shards that are actors, each with its replicas."""
 
     def __init__(
-        self, package: Any, folder: Path, manifest: Manifest, names: Sequence[str], timeout: float
+        self,
+        package: Any,
+        folder: Path,
+        manifest: Manifest,
+        names: Sequence[str],
+        timeout: float,
+        filling: bool,
     ) -> None:
         super().__init__(folder, manifest, names)
-        self._ray, self._timeout = package, timeout
+        self._ray, self._timeout, self._filling = package, timeout, filling
+        self._copies = 1 if filling else 1 + manifest.replicas
         self._turns = itertools.count()
         self._usual: dict[str, float] = {}  # seconds that calls of a method take
         self._handles: dict[tuple[int, int], Any] = {}
         self._lines = Lines(package, self._handle)
         for i in range(len(self.names)):
-            for copy in range(1 + manifest.replicas):
+            for copy in range(self._copies):
                 self._handle(i, copy)
 
     def _handle(self, shard: int, copy: int) -> Any:
         """The actor of a shard (copy 0), or of one of its replicas, which is made if needed."""
         if (shard, copy) not in self._handles:
             name = self.names[shard]
+            shared = {
+                "name": f"{_actor(self.folder, self.manifest, name)}:{copy}",
+                "namespace": NAMESPACE,
+                "lifetime": "detached",
+                "get_if_exists": True,
+            }
             self._handles[shard, copy] = (
                 self._ray.remote(Shard)
                 .options(
-                    name=f"{_actor(self.folder, self.manifest, name)}:{copy}",
-                    namespace=NAMESPACE,
-                    lifetime="detached",
-                    get_if_exists=True,
+                    **({} if self._filling else shared),  # Ray ends others with their driver
                     max_restarts=-1,
                     max_concurrency=TOGETHER,
                     num_cpus=0,
@@ -190,7 +203,7 @@ class _ActorShards(Shards):
         self, name: str, arguments: Mapping[int, Sequence[Any]], *, change: bool = False
     ) -> dict[int, Any]:
         self.check_current()
-        copies = 1 if change else 1 + self.manifest.replicas
+        copies = 1 if change else self._copies
         began, usual = time.monotonic(), self._usual.get(name, FIRST)
         hedge, turn = HEDGE + 4 * usual, next(self._turns)
         answers: dict[int, Any] = {}
@@ -216,6 +229,8 @@ class _ActorShards(Shards):
 
     def close(self) -> None:
         self._lines.close()
+        for handle in self._handles.values() if self._filling else ():
+            self._ray.kill(handle, no_restart=True)
         self._handles.clear()
 
 

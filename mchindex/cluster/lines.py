@@ -11,8 +11,8 @@ Messages are read only from a caller that has sent the key, and are no pickles: 
 from __future__ import annotations
 
 import hmac
-import multiprocessing.connection
 import secrets
+import select
 import socket
 import socketserver
 import threading
@@ -113,8 +113,14 @@ class Lines:
                 under_way[line] = place
         answers: dict[Place, Any] = {}
         error: Exception | None = None
+        waiting = select.poll()
+        numbers = {line.fileno(): line for line in under_way}
+        for number in numbers:
+            waiting.register(number, select.POLLIN)
         while under_way and (left := end - time.monotonic()) > 0:
-            for line in _ready(under_way, left):
+            for number, _ in waiting.poll(1000 * left):
+                waiting.unregister(number)
+                line = numbers[number]
                 place = under_way.pop(line)
                 try:
                     done, answer = _receive(line, end)
@@ -184,11 +190,6 @@ class Lines:
             self._idle.clear()
         for line in lines:
             line.close()
-
-
-def _ready(lines: Mapping[socket.socket, Any], wait: float) -> list[socket.socket]:
-    ready: list[Any] = multiprocessing.connection.wait(list(lines), wait)
-    return ready
 
 
 def _send(line: socket.socket, message: bytes, end: float | None = None) -> None:

@@ -42,6 +42,7 @@ def rebalance(
                     _fill(store, filled, progress)
                 finally:
                     filled.close()
+                store.start_filled()
                 store.save(store.manifest.moved())
                 store.follow()
                 store.delete_leftovers()

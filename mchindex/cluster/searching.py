@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 
 TRIES = 20  # for an index that changes while it is searched
 REMEMBERED = 64  # numbers of hits for which it is known how far queries reach
-MOST = 0.99  # share of the queries that find enough images at once; the others take another call
+# Shares of the queries that find enough images at once; the others take another call. Which share
+# is the fastest depends on how much longer a search of a larger radius takes.
+SHARES = np.array([0.98, 0.99, 0.999, 0.9999])
+SOON, RETRY = 8, 64  # searches after which another share is tried: at first, and later
+SLOWER = 1.02  # how much longer a call may have become since the last one
 FADING = 0.999  # what is known counts less with each further query
 
 
@@ -85,7 +90,7 @@ class ClusterSearcher(Searcher):
         seen = self._tables.seen or self._tables.facts()
         plan = _Plan.of(search, seen, None, leave_out, regions)
         for _ in range(TRIES):
-            parts = self._cluster.run(partial(self._ask, search=search, plan=plan))
+            parts, found = self._cluster.run(partial(self._ask, search=search, plan=plan))
             facts = Facts.total([part.facts for part in parts])
             self._tables.seen = facts
             if search.rank != "code" and facts.without_fine:
@@ -96,89 +101,128 @@ class ClusterSearcher(Searcher):
             ]
             right = _Plan.of(search, facts, sum(allowed) if allowed else None, excluded, regions)
             if plan == right:
-                found = self._joined(parts, plan)
-                self._radii.learn(search, found)
                 return search.cut(found, excluded)
             plan = right
         raise self._changing()
 
-    def _ask(self, shards: Shards, search: Search, plan: _Plan) -> list[Part]:
-        reach, nearby = None, None
+    def _ask(self, shards: Shards, search: Search, plan: _Plan) -> tuple[list[Part], Found]:
+        """The parts of the answer, and what they are together."""
+        answers = partial(self._cluster.answering, shards)
+        reach, nearby, complete = None, None, True
         if plan.candidates:
-            reach = Reach.of(list(self._answers_of(shards, "near", search).values()))
+            near = answers("near", search)
+            reach, complete = Reach.of(near), len(near) == len(shards)
         else:
             nearby = self._radii.within(search, plan.hits)
-        parts = self._answers_of(shards, "search", nearby or search, plan.hits, reach)
-        if reach is None and nearby is None:
-            return list(parts.values())
-        assert plan.hits is not None
-        keys = np.concatenate([part.found.keys for part in parts.values()], 1)
-        few = np.flatnonzero((keys >= 0).sum(1) < plan.hits)  # as in `ranked`
-        if not len(few):
-            return list(parts.values())
-        whole = self._answers_of(shards, "search", search.at(few), plan.hits, None)
-        return [
-            replace(part, found=part.found.with_rows(few, whole[i].found))
-            for i, part in parts.items()
-            if i in whole
-        ]
-
-    def _answers_of(self, shards: Shards, name: str, *arguments: Any) -> dict[int, Any]:
-        """The answers of the shards; parts say so if not all shards answered."""
-        answers = self._cluster.answering(shards, name, *arguments)
-        for part in answers.values() if len(answers) < len(shards) else ():
-            if isinstance(part, Part):
-                part.found.partial = True
-        return answers
-
-    def _joined(self, parts: Sequence[Part], plan: _Plan) -> Found:
-        count = plan.hits
-        if count is None:  # all within a radius
-            count = 1 + sum(int((part.found.keys >= 0).sum()) for part in parts)
-        found = merged([part.found for part in parts], count)
-        if found.partial:
-            found.exact = np.zeros_like(found.exact)
-        return found
+        began = time.perf_counter()
+        parts = answers("search", nearby or search, plan.hits, reach)
+        first, second = time.perf_counter() - began, 0.0
+        found = merged(parts, plan.hits, self._identity.bits)
+        if reach is not None or nearby is not None:
+            few = np.flatnonzero(found.keys[:, -1] < 0)  # as in `ranked`
+            if len(few):
+                began = time.perf_counter()
+                more = answers("search", search.at(few), plan.hits, None)
+                second = time.perf_counter() - began
+                found = found.with_rows(few, merged(more, plan.hits, self._identity.bits))
+                complete = complete and len(more) == len(shards)
+        if not complete or len(parts) < len(shards):
+            found.partial, found.exact = True, np.zeros_like(found.exact)
+        else:
+            self._radii.learn(search, nearby, found, first, second)
+        return parts, found
 
 
 class _Radii:
     """How far queries reach before they have found enough images, as earlier queries did.
 
     A shard has only a part of the images near a query, and would have to search much farther than
-    one index of all of them for as many hits. So shards are first asked only for what is as near as
-    most queries need.
+    one index of all of them for as many hits. So shards are first asked only for what is near.
     """
 
     def __init__(self, bits: int) -> None:
         self._bits = bits
-        self._seen: dict[int, NDArray[np.float64]] = {}  # by number of hits: how often each radius
+        self._known: dict[tuple[int, int], _Known] = {}  # by number of hits, and of queries
 
     def within(self, search: Search, hits: int | None) -> Search | None:
         """The same search within a radius where most queries find enough images."""
-        if not self._fits(search) or hits is None or hits not in self._seen:
+        kind = self._kind(search, hits)
+        if kind is None or (known := self._known.get(kind)) is None:
             return None
-        shares = np.cumsum(self._seen[hits])
-        radius = int(np.searchsorted(shares, MOST * shares[-1]))
-        limit = search.budget.max_radius
+        assert isinstance(search.query, Query)
+        radius, limit = known.choose(len(search.query.codes)), search.budget.max_radius
         if radius >= (self._bits if limit is None else limit):
             return None
         return replace(search, budget=search.budget._replace(max_radius=radius))
 
-    def learn(self, search: Search, found: Found) -> None:
-        if not self._fits(search) or search.budget.limited or search.wanted is None:
+    def learn(
+        self, search: Search, nearby: Search | None, found: Found, first: float, second: float
+    ) -> None:
+        """How far a search reached, and how long both calls took with what `within` made of it; 0
+        for a second one that was not needed."""
+        kind = self._kind(search, found.keys.shape[1])
+        queries = len(found.keys)
+        if not queries or kind is None or search.budget.limited or search.wanted is None:
             return
-        hits = found.keys.shape[1]
-        radii = np.where(found.keys[:, -1] >= 0, found.radius, self._bits)
-        if len(self._seen) >= REMEMBERED and hits not in self._seen:
-            self._seen.pop(next(iter(self._seen)), None)
-        before = self._seen.get(hits, np.zeros(self._bits + 1))
-        now = np.bincount(radii, minlength=self._bits + 1)
-        self._seen[hits] = FADING ** len(radii) * before + now
+        if kind not in self._known and len(self._known) >= REMEMBERED:
+            self._known.pop(next(iter(self._known)), None)
+        known = self._known.setdefault(kind, _Known(self._bits))
+        known.reach(np.where(found.keys[:, -1] >= 0, found.radius, self._bits))
+        radius = None if nearby is None else nearby.budget.max_radius
+        known.took(self._bits if radius is None else radius, first / queries, second)
 
     @staticmethod
-    def _fits(search: Search) -> bool:
-        """Whether the queries look for codes, near ones first."""
-        return search.rank == "code" and search.budget.max_buckets is None
+    def _kind(search: Search, hits: int | None) -> tuple[int, int] | None:
+        """Which searches are alike; None for one that does not look for codes, near ones first."""
+        if search.rank != "code" or search.budget.max_buckets is not None or hits is None:
+            return None
+        assert isinstance(search.query, Query)
+        return hits, len(search.query.codes).bit_length()
+
+
+class _Known:
+    """What is known of searches that are alike."""
+
+    def __init__(self, bits: int) -> None:
+        self._reached = np.zeros(bits + 1)  # how many queries reached each radius
+        self._first: dict[int, float] = {}  # seconds per query of a first call, by its radius
+        self._second = 0.0  # seconds of a second call
+        self._turns = 0
+
+    def choose(self, queries: int) -> int:
+        """The radius that is expected to be the fastest; now and then another one."""
+        shares = np.cumsum(self._reached) / self._reached.sum()
+        radii: set[int] = set(np.searchsorted(shares, SHARES).tolist())
+        if new := radii - self._first.keys():
+            return min(new)
+
+        def expected(radius: int) -> float:
+            again = 1 - min(float(shares[radius]), 1.0) ** queries
+            return queries * self._first[radius] + again * self._second
+
+        best = min(radii, key=expected)
+        self._turns += 1
+        others = sorted(radii - {best})
+        # The first measurements are of cold caches, so they are soon repeated.
+        interval = SOON if self._turns <= RETRY else RETRY
+        if not others or self._turns % interval:
+            return best
+        return others[self._turns // interval % len(others)]
+
+    def reach(self, radii: NDArray[np.int32]) -> None:
+        now = np.bincount(radii, minlength=len(self._reached))
+        self._reached = FADING ** len(radii) * self._reached + now
+
+    def took(self, radius: int, first: float, second: float) -> None:
+        self._first[radius] = _least(self._first.get(radius, 0.0), first)
+        if second:
+            self._second = _least(self._second, second)
+
+
+def _least(before: float, now: float) -> float:
+    """The least of measurements, of which those of long ago count less: what else a machine does
+    only makes calls longer."""
+    return min(now, SLOWER * before) if before else now
 
 
 class _Plan(NamedTuple):

@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from mchindex.index.backup import MODEL_FOLDER
 from mchindex.index.facade import MCHIndex
 from mchindex.index.ranking import Near, Query, Reach, compared, nearest
 from mchindex.index.results import Found
-from mchindex.index.searching import Search, Selected
+from mchindex.index.searching import Search, Selected, by_code
 from mchindex.index.table import Tables
 from mchindex.storage.records import Id, Known, Row
 from mchindex.storage.store import Facet, Store
@@ -57,7 +57,7 @@ class Facts(NamedTuple):
 class Part:
     """A shard's part of an answer, and what tells whether the right thing was asked for."""
 
-    found: Found
+    found: Found | bytes  # bytes: what a search by code found, as `SearchResult.pack` makes them
     facts: Facts
     allowed: int | None  # how many images may be hits; None: all
     excluded: Sequence[Sequence[int]]  # for each query, keys of images that are no hits
@@ -109,25 +109,25 @@ class Shard:
 
         def find(tables: Tables, chosen: Selected | None) -> Part:
             keys, excluded = (None, ()) if chosen is None else (chosen.keys, chosen.leave_out)
-            own = count
-            if search.rank != "code":
+            budget = search.budget._replace(allowed=keys)
+            found: Found | bytes
+            if search.rank == "code":
+                assert isinstance(search.query, Query)
+                codes = search.query.codes
+                found = by_code(tables.buckets, codes, count, budget, masks=True).pack()
+            else:
                 assert tables.fine is not None
                 assert count is not None
                 own = min(count, max(1, len(tables.fine)))
-            if search.rank == "code" or not isinstance(search.query, Query):
-                found = search.run(tables, own, keys, masks=True)
-            else:
-                assert tables.fine is not None
-                assert own is not None
-                found = compared(
-                    tables.buckets, tables.fine, search.query, own, search.rank,
-                    search.budget._replace(allowed=keys), reach,
-                )  # fmt: skip
+                if isinstance(search.query, Query):
+                    found = compared(
+                        tables.buckets, tables.fine, search.query, own, search.rank, budget, reach
+                    )
+                else:
+                    found = search.run(tables, own, keys)
+                # Columns without hits need not be sent.
+                found = found.columns(0, max(1, int((found.keys >= 0).sum(1).max(initial=0))))
             allowed = None if keys is None else len(keys)
-            # Columns without hits need not be sent.
-            width = max(1, int((found.keys >= 0).sum(1).max(initial=0)))
-            masks = None if found.masks is None else found.masks[:, :width]
-            found = replace(found.columns(0, width), masks=masks)
             return Part(found, Facts.of(tables), allowed, excluded)
 
         return self._live.consistently(self._searcher.select(search.selection), find)

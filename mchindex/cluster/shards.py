@@ -21,6 +21,7 @@ class Shards(ABC):
     def __init__(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> None:
         """`names` are the folders of the shards: those of the manifest, or those to be filled."""
         self.folder, self.manifest, self.names = folder, manifest, tuple(names)
+        self._file = os.fspath(folder / FILE)
         self._looked_at: tuple[int, int] | None = None  # the file of the manifest
 
     def __len__(self) -> int:
@@ -28,7 +29,7 @@ class Shards(ABC):
 
     def check_current(self) -> None:
         """Raises ShardsMovedError if a rebalance has replaced these shards."""
-        seen = os.stat(self.folder / FILE)
+        seen = os.stat(self._file)
         if (now := (seen.st_ino, seen.st_mtime_ns)) != self._looked_at:
             if Manifest.read(self.folder).generation > self.manifest.generation:
                 raise ShardsMovedError(f"{self.folder} has been rebalanced: open it again")
@@ -63,7 +64,10 @@ class Opener(ABC):
         """Creates the indexes of shards that do not exist yet."""
 
     @abstractmethod
-    def open(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> Shards: ...
+    def open(
+        self, folder: Path, manifest: Manifest, names: Sequence[str], *, filling: bool = False
+    ) -> Shards:
+        """Opens shards; with `filling` for this process alone, until it closes them or ends."""
 
     @abstractmethod
     def delete(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> None:
@@ -81,7 +85,9 @@ class LocalOpener(Opener):
         for name in names:
             create(folder / name, manifest.facts, manifest.place(name), model_of(folder))
 
-    def open(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> Shards:
+    def open(
+        self, folder: Path, manifest: Manifest, names: Sequence[str], *, filling: bool = False
+    ) -> Shards:
         return _LocalShards(folder, manifest, names)
 
     def delete(self, folder: Path, manifest: Manifest, names: Sequence[str]) -> None:

@@ -77,7 +77,16 @@ class ClusterStore(Store):
         """New shards, or those that an interrupted rebalance has begun to fill."""
         manifest = self._manifest
         self._opener.create(self.folder_, manifest, manifest.moving)
-        return self._opener.open(self.folder_, manifest, manifest.moving)
+        return self._opener.open(self.folder_, manifest, manifest.moving, filling=True)
+
+    def start_filled(self) -> None:
+        """Starts the processes of the shards that a rebalance has filled: searches that follow it
+        would wait for them."""
+        started = self._opener.open(self.folder_, self._manifest, self._manifest.moving)
+        try:
+            started.all("pid")
+        finally:
+            started.close()
 
     def delete_leftovers(self) -> None:
         """Within `writer`: deletes shards that are no longer needed."""
@@ -123,14 +132,14 @@ class ClusterStore(Store):
             old.close()
             return True
 
-    def answering(self, shards: Shards, name: str, *arguments: Any) -> dict[int, Any]:
+    def answering(self, shards: Shards, name: str, *arguments: Any) -> list[Any]:
         """The answers of all shards, or of those that answer, if that is allowed."""
         try:
-            return dict(enumerate(shards.all(name, *arguments)))
+            return shards.all(name, *arguments)
         except ShardUnavailableError as error:
             if not self._partial_ok or not error.answers:
                 raise
-            return dict(sorted(error.answers.items()))
+            return [error.answers[i] for i in sorted(error.answers)]
 
     def everywhere(self, name: str, *arguments: Any) -> list[Any]:
         """The answers of all shards."""

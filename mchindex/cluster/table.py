@@ -29,7 +29,7 @@ class ClusterTable(LiveTable):
     def facts(self) -> Facts:
         """How much the shards hold, now."""
         store = self._cluster
-        self.seen = Facts.total(store.run(lambda s: list(store.answering(s, "facts").values())))
+        self.seen = Facts.total(store.run(lambda s: store.answering(s, "facts")))
         return self.seen
 
     def refresh(self) -> None:

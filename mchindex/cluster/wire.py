@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -19,6 +19,11 @@ from typing import Any
 import numpy as np
 
 from mchindex import errors
+
+
+def _no_object(value: dict[str, Any]) -> Any:
+    raise ValueError("mappings have a tag")
+
 
 # The classes that messages may hold, and their modules. Each is a dataclass or a named tuple.
 _CLASSES = {
@@ -36,6 +41,7 @@ _CLASSES = {
     "Known": "mchindex.storage.records",
     "Facet": "mchindex.storage.store",
 }
+_HEAD = json.JSONDecoder(object_hook=_no_object)
 _JSON = frozenset((type(None), bool, int, str))  # the types of values that JSON has as they are
 _NUMBERS = "biuf"  # the kinds of numbers that arrays may hold
 _ALIGNED = 8  # arrays start at multiples of this, in bytes
@@ -53,7 +59,7 @@ def decode(message: bytearray) -> Any:
     """The value of a message; its arrays are views of it. Raises ValueError if it is none."""
     try:
         start = 8 + int.from_bytes(message[:8], "little")
-        tagged = json.loads(bytes(message[8:start]), object_hook=_no_object)
+        tagged = _HEAD.decode(message[8:start].decode())
         return _value(tagged, memoryview(message)[start:])
     except (ArithmeticError, LookupError, TypeError, RecursionError, ValueError) as error:
         raise ValueError(f"not a message: {error}") from None
@@ -87,16 +93,16 @@ def _tagged(value: Any, blobs: _Blobs) -> Any:
         return ["list", *_all_tagged(value, blobs)]
     if kind is tuple:
         return ["tuple", *_all_tagged(value, blobs)]
-    if isinstance(value, Mapping):
-        return ["dict", *_all_tagged(itertools.chain.from_iterable(value.items()), blobs)]
     if kind in (bytes, bytearray, memoryview):
         return ["bytes", blobs.add(value, len(value)), len(value)]
+    if _CLASSES.get(kind.__name__) == kind.__module__:
+        return [kind.__name__, *_all_tagged(_items(value), blobs)]
+    if isinstance(value, Mapping):
+        return ["dict", *_all_tagged(itertools.chain.from_iterable(value.items()), blobs)]
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in _NUMBERS:
         array = np.ascontiguousarray(value)
         start = blobs.add(array.tobytes(), array.nbytes)
         return ["array", array.dtype.str, list(value.shape), start]
-    if _CLASSES.get(kind.__name__) == kind.__module__:
-        return [kind.__name__, *_all_tagged(_items(value), blobs)]
     if isinstance(value, Exception) and _exception(kind.__name__) is kind:
         reduced: Any = value.__reduce__()
         if reduced[0] is kind:
@@ -143,15 +149,18 @@ def _class(name: str) -> Any:
     return getattr(import_module(_CLASSES[name]), name)
 
 
-def _no_object(value: dict[str, Any]) -> Any:
-    raise ValueError("mappings have a tag")
-
-
-def _items(value: Any) -> list[Any]:
+def _items(value: Any) -> Iterable[Any]:
     """The fields of a dataclass or a named tuple."""
-    if is_dataclass(value):
-        return [getattr(value, field.name) for field in fields(value)]
-    return list(value)
+    if isinstance(value, tuple):
+        return value
+    kind: Any = type(value)
+    return [getattr(value, name) for name in _names(kind)]
+
+
+@cache
+def _names(kind: Any) -> list[str]:
+    """The names of a dataclass's fields."""
+    return [field.name for field in fields(kind)]
 
 
 def _array(blobs: memoryview, name: str, shape: list[int], start: int) -> Any:

@@ -179,7 +179,6 @@ class Found:
     similarities: NDArray[np.float32] | None = None  # (queries, k), of fine codes
     # What the hits are ordered by before their keys; `merged` needs it.
     order: NDArray[np.floating[Any]] | None = None  # (queries, k), largest first; None: by code
-    masks: NDArray[np.uint8] | None = None  # (queries, k, bytes), of the nearest codes, if wanted
     partial: bool = False  # whether a part of a cluster did not answer
 
     @classmethod
@@ -187,7 +186,7 @@ class Found:
         scores = (1 - result.distances / np.float32(bits)).astype(np.float32)
         return cls(
             result.ids, result.distances, result.regions, scores, result.buckets, result.radius,
-            result.candidates, result.exact, codes, masks=result.masks,
+            result.candidates, result.exact, codes,
         )  # fmt: skip
 
     def with_rows(self, rows: NDArray[np.int64], other: Found) -> Found:
@@ -195,7 +194,7 @@ class Found:
         width = max(self.keys.shape[1], other.keys.shape[1])
         before, after = self.wider(width), other.wider(width)
         columns: dict[str, Any] = {}
-        for name in (*_PER_HIT, "masks", "buckets", "radius", "candidates", "exact"):
+        for name in (*_PER_HIT, "buckets", "radius", "candidates", "exact"):
             if (column := getattr(before, name)) is not None:
                 columns[name] = column.copy()  # what another process sent cannot be written to
                 columns[name][rows] = getattr(after, name)
@@ -226,12 +225,11 @@ class Found:
             column = getattr(self, name)
             if column is None:
                 return None
-            shape = (queries, width, *column.shape[2:])
-            wide = np.full(shape, -1 if name in _MISSING else 0, column.dtype)
+            wide = np.full((queries, width), -1 if name in _MISSING else 0, column.dtype)
             wide[:, :own] = column
             return wide
 
-        columns: dict[str, Any] = {name: pad(name) for name in (*_PER_HIT, "masks")}
+        columns: dict[str, Any] = {name: pad(name) for name in _PER_HIT}
         return replace(self, **columns)
 
     def _at(self, columns: slice) -> Found:
@@ -243,7 +241,7 @@ class Found:
         changed: dict[str, Any] = {
             name: change(own) for name, own in columns.items() if own is not None
         }
-        return replace(self, **changed, masks=None)
+        return replace(self, **changed)
 
 
 _MISSING = ("keys", "distances", "regions")  # -1 where there is no hit

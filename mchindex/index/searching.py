@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from mchindex._core import BucketTable, FineTable
+from mchindex._core import BucketTable, FineTable, SearchResult
 from mchindex._core import Filter as ImageFilter
 from mchindex.errors import NoFineCodesError, StoreDamagedError, StoreError
 from mchindex.index.arguments import (
@@ -87,22 +87,18 @@ class Search:
             selection = selection._replace(leave_out=left)
         return replace(self, query=self.query.at(rows), selection=selection)
 
-    def run(
-        self,
-        tables: Tables,
-        count: int | None,
-        keys: Allowed | None,
-        *,
-        masks: bool = False,
-    ) -> Found:
-        """What is found in the tables of a whole index. `masks` is passed to the bucket table."""
+    def run(self, tables: Tables, count: int | None, keys: Allowed | None) -> Found:
+        """What is found in the tables of a whole index."""
         budget = self.budget._replace(allowed=keys)
         if not isinstance(self.query, Query):
             assert tables.fine is not None
             assert count is not None
             return ranked_by_words(tables.fine, self.query, count, keys, budget.threads)
         if self.rank == "code":
-            return _by_code(tables.buckets, self.query.codes, count, budget, masks)
+            table = tables.buckets
+            return Found.of(
+                by_code(table, self.query.codes, count, budget), table.n_codes, table.bits
+            )
         assert tables.fine is not None
         assert count is not None
         return ranked(tables.buckets, tables.fine, self.query, count, self.rank, budget)
@@ -119,19 +115,23 @@ class Search:
         return found.columns(self.offset, self.wanted)
 
 
-def _by_code(
-    table: BucketTable, codes: NDArray[np.uint8], k: int | None, budget: Budget, masks: bool
-) -> Found:
-    """The k nearest images; all within the radius if k is None."""
+def by_code(
+    table: BucketTable,
+    codes: NDArray[np.uint8],
+    k: int | None,
+    budget: Budget,
+    *,
+    masks: bool = False,
+) -> SearchResult:
+    """The k nearest images; all within the radius if k is None. `masks` is passed to the table."""
     if k is None:
         inside = table.within(codes, budget.max_radius or 0, budget.allowed, threads=budget.threads)
         # Asking for one image more than there are makes the search cover the whole radius.
         k = len(inside.ids) + 1
-    found = table.search(
+    return table.search(
         codes, k, max_radius=budget.max_radius, max_buckets=budget.max_buckets,
         allowed=budget.allowed, threads=budget.threads, masks=masks,
     )  # fmt: skip
-    return Found.of(found, table.n_codes, table.bits)
 
 
 class Searcher:

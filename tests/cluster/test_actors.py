@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from helpers.clusters import KIND, PATIENCE, cluster, one_index, query_of, row, told, words_of
 from mchindex.cluster import ClusterIndex
+from mchindex.cluster.manifest import Manifest
 from mchindex.errors import ShardUnavailableError
 from mchindex.index import MCHIndex
 
@@ -191,6 +193,42 @@ def test_a_node_that_dies_takes_no_image_with_it(opened: Open, nodes: Any) -> No
         assert len(index.queries.search(query, 100, ())[0]) == 50
         assert index.add_records([row(i, i, 3) for i in range(50, 60)], KIND) == (10, 0)
         assert len(index) == 60
+
+
+def test_a_rebalance_that_is_killed_leaves_no_process_behind(
+    opened: Open, nodes: Any, tmp_path: Path
+) -> None:
+    with opened(2) as index:
+        index.add_records([row(i, i, 3) for i in range(60)], KIND)
+        folder = tmp_path / "cluster"
+        script = f"""
+import os, signal
+from mchindex.cluster import ClusterIndex, rebalance
+rebalance.PAGE = 10
+index = ClusterIndex.open({str(folder)!r}, address={nodes.address!r})
+index.rebalance(3, progress=lambda step: os.kill(os.getpid(), signal.SIGKILL))
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+        filled = [str(folder / name) for name in Manifest.read(folder).moving]
+        assert len(filled) == 3
+        until = time.monotonic() + PATIENCE
+        while users(filled) and time.monotonic() < until:
+            time.sleep(0.2)
+        assert not users(filled)
+        index.rebalance(3, progress=False)
+        assert sorted(index) == list(range(60))
+        assert users([str(folder / name) for name in Manifest.read(folder).shards])
+
+
+def users(folders: list[str]) -> list[str]:
+    """The processes that have files open in folders."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link).startswith(tuple(folders)):
+                found.append(link.parts[2])
+    return found
 
 
 def test_a_ray_that_cannot_import_mchindex_is_a_clear_error(nodes: Any, tmp_path: Path) -> None:

@@ -238,15 +238,17 @@ def test_a_search_of_many_queries_asks_each_shard_once_when_it_knows_how_far() -
     steps = [("add", [(id, id) for id in range(200)])]
     with both(2, steps, 3) as (_, many):
         searcher: Any = many._searcher
+        store: Any = many._store
         query = query_of(1, 40, 3)
         radii = []
-        ask = searcher._answers_of
+        ask = store.answering
 
-        def asked(shards: Any, name: str, search: Any, *rest: Any) -> Any:
-            radii.append((len(search.query.codes), search.budget.max_radius))
-            return ask(shards, name, search, *rest)
+        def asked(shards: Any, name: str, *given: Any) -> Any:
+            if name == "search":
+                radii.append((len(given[0].query.codes), given[0].budget.max_radius))
+            return ask(shards, name, *given)
 
-        with mock.patch.object(searcher, "_answers_of", asked):
+        with mock.patch.object(store, "answering", asked):
             for _ in range(3):
                 searcher.search(query, 5, (), rank="code")
         assert radii[0] == (40, None)
