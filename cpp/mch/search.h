@@ -26,6 +26,7 @@ struct Task {
     Bound<C> guess{0};                       // in a scan of loose codes: how far this pass looks
     Bound<C> passed{-1};                     // and how far an earlier pass has looked
     bool learns = false;                     // whether what this pass finds shows how far to look
+    bool ties = false;                       // whether many codes are as far away as the bound
     size_t before = 0;                       // buckets found before it
     Strategy answered_by = Strategy::probe;  // the last strategy that was needed, in any part
 };
@@ -88,7 +89,8 @@ class Searcher {
 
     size_t bytes() const {
         return lower_.capacity() * sizeof lower_[0] + near_.capacity() * sizeof near_[0] +
-               range_.capacity() * sizeof range_[0] + pending_.capacity() * sizeof pending_[0];
+               range_.capacity() * sizeof range_[0] + pending_.capacity() * sizeof pending_[0] +
+               near_by_.capacity() * sizeof near_by_[0];
     }
 
   private:
@@ -243,7 +245,7 @@ class Searcher {
                 if (m * r + j - 1 >= t.found.bound().distance) return true;  // all within m * r + j - 1 are found
                 if (spent + cost > budget) {
                     t.complete = std::max(probed, m * r + j - 1);
-                    t.found.forget_beyond(t.complete, p);
+                    t.found.forget([&](const auto& h) { return h.part == p && h.distance > t.complete; });
                     return false;
                 }
                 spent += cost;
@@ -422,7 +424,7 @@ class Searcher {
         const double share = live > 0.8 && n > 8 * chunk ? reach_ * double(plan.k) / (live * double(n)) : 0;
         for (Task<C>* t : pending_) {
             t->guess = {seg.bits};
-            t->learns = false;
+            t->learns = t->ties = false;
             if (t->found.full()) continue;
             const bool uniform = kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample), t->query,
                                                    {plan.nearest}, index_, distance_);
@@ -430,10 +432,11 @@ class Searcher {
             t->learns = share > 0 && share < 0.1;
             if (t->learns) {
                 t->before = t->found.hits().size();
-                std::fill_n(near_by_, seg.bits + 1, 0);
                 const size_t hits =
                     kernels<C>().scan(seg.codes(), begin, begin + chunk, t->query, t->guess, index_, distance_);
-                for (size_t i = 0; i < hits; ++i) ++near_by_[distance_[i]];
+                near_by_.clear();
+                for (size_t i = 0; i < hits; ++i)
+                    near_by_.push_back({seg.code[0][index_[i]] ^ t->query.w[0], distance_[i]});
                 look_less_far(*t, share * chunk);
             }
         }
@@ -446,17 +449,28 @@ class Searcher {
             else
                 scan_chunks(part, p, begin + chunk, share);
             leave_pending([&](Task<C>& t) { return t.found.ends_within(t.guess); });
-            for (Task<C>* t : pending_) t->passed = t->guess, t->guess = {seg.bits}, t->learns = false;
+            for (Task<C>* t : pending_) {
+                t->passed = t->guess, t->guess = {seg.bits}, t->learns = false;
+                // The guess was wider at first: what lies beyond it now will be found again.
+                t->found.forget([&](const auto& h) {
+                    return h.part == p && h.bucket >= begin && h.distance > t->complete &&
+                           !t->passed.admits(h.first_word, h.distance);
+                });
+            }
         }
     }
 
-    // Moves a guess to where near_by_ counts as many codes as were expected, and some more, in case they are too many
-    // by chance.
+    // Moves a guess to where as many codes of near_by_ are within it as were expected, and some more, in case they are
+    // too many by chance.
     void look_less_far(Task<C>& t, double expected) {
-        const double enough = expected + 3 * std::sqrt(expected) + 3 + double(t.before);
-        double n = 0;
-        for (int d = 0; d < t.guess.distance; ++d)
-            if ((n += near_by_[d]) >= enough) t.guess = {d};
+        const auto enough = size_t(expected + 3 * std::sqrt(expected) + 4) + t.before;
+        if (near_by_.size() < enough) return;
+        const auto last = near_by_.begin() + long(enough - 1);
+        std::nth_element(near_by_.begin(), last, near_by_.end(), [](const NearBy& a, const NearBy& b) {
+            return a.distance != b.distance ? a.distance < b.distance : a.first_word > b.first_word;
+        });
+        const Bound<C> nearer{last->distance, last->first_word};
+        if (t.guess.covers(nearer)) t.guess = nearer;
     }
 
     void scan_chunks(const View<C>& part, uint32_t p, size_t begin, double share) {
@@ -466,9 +480,10 @@ class Searcher {
             if (done == learn_at) {
                 learn_at *= 2;
                 for (Task<C>* t : pending_) {
+                    t->ties = false;  // the bound may have moved to where codes are few
                     if (!t->learns) continue;
-                    std::fill_n(near_by_, part.seg->bits + 1, 0);
-                    for (const auto& h : t->found.hits()) ++near_by_[h.distance];
+                    near_by_.clear();
+                    for (const auto& h : t->found.hits()) near_by_.push_back({h.first_word, h.distance});
                     look_less_far(*t, share * double(done));
                 }
             }
@@ -517,9 +532,13 @@ class Searcher {
         constexpr size_t room = chunk + kScanSlack;
         Lane<C> lanes[kLanes];
         for (size_t j = 0; j < kLanes; ++j)
-            lanes[j] = {tasks[j]->query, within_guess(*tasks[j]), lane_index_ + j * room, lane_distance_ + j * room, 0};
+            lanes[j] = {tasks[j]->query,           within_guess(*tasks[j]), lane_index_ + j * room,
+                        lane_distance_ + j * room, tasks[j]->ties,          0};
         kernels<C>().scan_lanes(part.seg->codes(), begin, end, lanes);
-        for (size_t j = 0; j < kLanes; ++j) take(*tasks[j], part, p, lanes[j].found, lanes[j].index, lanes[j].distance);
+        for (size_t j = 0; j < kLanes; ++j) {
+            tasks[j]->ties = lanes[j].ties;
+            take(*tasks[j], part, p, lanes[j].found, lanes[j].index, lanes[j].distance);
+        }
     }
 
     // With more bits, reading their planes takes longer than reading the codes.
@@ -537,7 +556,11 @@ class Searcher {
     uint16_t distance_[chunk + kScanSlack];
     uint32_t lane_index_[kLanes * (chunk + kScanSlack)];
     uint16_t lane_distance_[kLanes * (chunk + kScanSlack)];
-    uint32_t near_by_[kMaxBits + 1];  // codes by distance
+    struct NearBy {
+        typename C::Word first_word;  // of the XOR mask
+        int distance;
+    };
+    std::vector<NearBy> near_by_;  // codes that a scan has found
     std::vector<uint8_t> lower_;
     std::vector<uint32_t> near_;
     std::vector<std::pair<size_t, size_t>> range_;
