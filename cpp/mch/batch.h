@@ -92,7 +92,7 @@ void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& ha
                 for_one = o.threads ? o.threads : usable_cores();
     // What a block finds should stay in the cache until it is answered.
     const size_t most = std::clamp<uint64_t>(32768 / std::max<uint64_t>(scope.k, 1), 8, Searcher<C>::block);
-    const size_t block = std::clamp<size_t>(n / (4 * size_t(threads)), 1, most);
+    const size_t block = std::clamp<size_t>(threads == 1 ? n : n / (4 * size_t(threads)), 1, most);
     const uint64_t most_hits = o.k == UINT64_MAX ? o.max_hits : UINT64_MAX;  // of one query
     float reach = counts.reach.load(std::memory_order_relaxed);
     if (reach == 0) {

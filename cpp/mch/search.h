@@ -113,14 +113,24 @@ class Searcher {
         if (pending_.empty()) return;
         const size_t n = pending_.size();
         Experience& experience = seg.substring->experience;
-        const int c = Experience::class_of(plan.k, plan.together == 1, limit_, seg.bits);
+        const int c = Experience::class_of(plan.k, plan.together, limit_, seg.bits);
         const auto* index = seg.substring->index.load(std::memory_order_acquire);
-        const auto way = index ? experience.choose(c) : Experience::scan;
+        // Ways that cannot pay are not tried.
+        const double by_scan = experience.of(c, Experience::scan);
+        const int next = plan.probe_radius + 1;
+        const double all_flips = double(Binomials::get().choose(seg.bits, next)) * kCachedProbeCost;
+        const auto way = experience.choose(
+            c, {true, seg.n_groups && plan.all_cost < by_scan, all_flips < by_scan / 2, index != nullptr});
         Task<C>& one = *pending_.front();
         const double start = nanoseconds();
         // A query whose neighbours are far away would read most cells: a scan is faster then.
-        if (way == Experience::cells) read_cells(part, p, hash, *index, experience.of(c, Experience::scan));
-        scan_pending(part, p, plan);
+        if (way == Experience::cells) read_cells(part, p, hash, *index, experience.without_cells(c));
+        if (way == Experience::flips)
+            leave_pending([&](Task<C>& t) { return probe(t, part, p, hash, next, INFINITY); });
+        if (way == Experience::scan_all)
+            scan_loose(part, p, plan, 0);
+        else
+            scan_pending(part, p, plan);
         const double ns = (nanoseconds() - start) / double(n);
         if (threads_ == 1) experience.record(c, way, ns);  // several are no measure for one
         if (!index && !seg.substring->failed && experience.sample()) {
@@ -163,7 +173,7 @@ class Searcher {
             scan_groups(t, part, p);
             return part.seg->loose_begin() == part.seg->n_buckets;
         });
-        scan_loose(part, p, plan);
+        scan_loose(part, p, plan, part.seg->loose_begin());
     }
 
     // Queues a code whose bucket is not known yet. Returns true when it is time to call look_up(), which
@@ -409,16 +419,19 @@ class Searcher {
         return {seg.shell_start[shell], seg.shell_start[std::min(shell + shells, last)]};
     }
 
-    // Scans the loose codes, chunk by chunk for all pending tasks, so that a chunk is read from memory once.
+    // Scans the codes from `begin`, the first loose one or 0, chunk by chunk for all pending tasks, so that a chunk is
+    // read from memory once.
     //
     // It is faster to look only as far as K images are expected, and further only if that fails: else many come nearer
     // and nearer while a scan goes on. Loose codes are in no order, so the first ones are a sample. If any come as near
     // as uniform ones would, K images are no further away than among uniform codes, and the plan knows how far that is.
-    // What is found on the way shows whether they are nearer, and shows it better and better.
-    void scan_loose(const View<C>& part, uint32_t p, const Plan<C>& plan) {
+    // What is found on the way shows whether they are nearer, and shows it better and better. Codes of groups are in
+    // some order; for queries near which groups are not, it hardly matters.
+    void scan_loose(const View<C>& part, uint32_t p, const Plan<C>& plan, size_t begin) {
         if (pending_.empty()) return;
         const Segment<C>& seg = *part.seg;
-        const size_t begin = seg.loose_begin(), end = seg.n_buckets, n = end - begin;
+        const size_t end = seg.n_buckets, n = end - begin;
+        for (Task<C>* t : pending_) t->answered_by = Strategy::scan;
         const double live = part.only ? 0 : 1 - double(part.dead ? part.dead->count() : 0) / double(seg.n_images);
         // The codes of the K nearest images, per loose code; 0: unknown.
         const double share = live > 0.8 && n > 8 * chunk ? reach_ * double(plan.k) / (live * double(n)) : 0;
@@ -426,8 +439,9 @@ class Searcher {
             t->guess = {seg.bits};
             t->learns = t->ties = false;
             if (t->found.full()) continue;
-            const bool uniform = kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample), t->query,
-                                                   {plan.nearest}, index_, distance_);
+            const bool uniform =
+                begin == seg.loose_begin() && kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample),
+                                                                t->query, {plan.nearest}, index_, distance_);
             if (uniform) t->guess = plan.guess;
             t->learns = share > 0 && share < 0.1;
             if (t->learns) {

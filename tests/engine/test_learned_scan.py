@@ -51,3 +51,18 @@ def test_a_search_that_needs_more_than_those_before_it_finds_all(bits: int) -> N
         for half in (0, 255):
             queries[:, 0] = half
             assert_ranked(table.search(queries, k, strategy="scan"), rows, queries)
+
+
+def test_scans_of_all_codes_find_what_scans_of_groups_do() -> None:
+    # All distances are 16, but codes lie in small groups: it is faster to disregard these.
+    halves = np.arange(1 << 16, dtype=">u2").view(np.uint8).reshape(-1, 2)
+    codes = np.concatenate([halves, ~halves], axis=1)
+    asked = uniform(16, 64, seed=4)
+    rows = Rows(np.arange(len(codes)), codes, np.zeros(len(codes), int))
+    table = table_of(32, rows)
+    queries = np.concatenate([asked, asked], axis=1)
+    for _ in range(20):
+        found = table.search(queries, 30)
+    assert_ranked(found, rows, queries)
+    near = queries_near(codes, 64, seed=5)
+    assert_ranked(table.search(near, 30), rows, near)
