@@ -268,6 +268,15 @@ struct Query512 {
     }
 };
 
+// Adds 1 to the distance of codes whose first word is visited after `last`. So those at the limit are beyond it.
+template <class C>
+MCH_AVX512 inline __m512i after_ties512(__m512i d, __m512i first_word, __m512i last) {
+    if constexpr (sizeof(typename C::Word) == 4)
+        return _mm512_mask_add_epi32(d, _mm512_cmplt_epu32_mask(first_word, last), d, _mm512_set1_epi32(1));
+    else
+        return _mm512_mask_add_epi64(d, _mm512_cmplt_epu64_mask(first_word, last), d, _mm512_set1_epi64(1));
+}
+
 template <class C>
 MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, const C& query, const Bound<C>& bound,
                               uint32_t* index, uint16_t* distance) {
@@ -275,7 +284,7 @@ MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, 
     constexpr int head = head512<C>;
     const Query512<C> q(query, bound);
     const bool decides = head < C::words && head_decides512<C>(bound.distance);
-    size_t found = 0, i = begin;
+    size_t found = 0, i = begin, in_vain = 0;  // blocks looked at without a hit
     for (; i + block <= end; i += block) {
         __m512i d[4];
         for (int v = 0; v < 4; ++v) d[v] = distance512(codes, i + v * lanes, q.q, 0, head);
@@ -286,10 +295,20 @@ MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, 
         // Where hits are dense, writing them without a branch is faster than mispredicting it.
         if (found * 32 < i - begin) {
             if (!any_at_most512<C>(d, q.limit)) continue;
+            if (in_vain >= 4) {  // many codes are as far away as the bound
+                __m512i after[4];
+                for (int v = 0; v < 4; ++v) {
+                    const __m512i x = _mm512_loadu_si512(codes.p[0] + i + v * lanes);
+                    after[v] = after_ties512<C>(d[v], _mm512_xor_si512(x, q.q[0]), q.last);
+                }
+                if (!any_at_most512<C>(after, q.limit)) continue;
+            }
+            const size_t before = found;
             for (int v = 0; v < 4; ++v) {
                 Mask512<C> mask = within512(codes, i + v * lanes, d[v], q.q[0], q.limit, q.last);
                 if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
             }
+            in_vain += found == before;
         } else {
             for (int v = 0; v < 4; ++v)
                 found += emit512<C>(admitted512(codes, i + v * lanes, d[v], q.q[0], q.limit, q.last), d[v],
@@ -338,15 +357,6 @@ template <class C>
         if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
     }
     return found;
-}
-
-// Adds 1 to the distance of codes whose first word is visited after `last`. So those at the limit are beyond it.
-template <class C>
-MCH_AVX512 inline __m512i after_ties512(__m512i d, __m512i first_word, __m512i last) {
-    if constexpr (sizeof(typename C::Word) == 4)
-        return _mm512_mask_add_epi32(d, _mm512_cmplt_epu32_mask(first_word, last), d, _mm512_set1_epi32(1));
-    else
-        return _mm512_mask_add_epi64(d, _mm512_cmplt_epu64_mask(first_word, last), d, _mm512_set1_epi64(1));
 }
 
 // Compares the first `words` words of every code with those of all queries. Returns where it stopped, less than a step
