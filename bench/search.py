@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 import building
@@ -125,6 +126,11 @@ def parser() -> argparse.ArgumentParser:
         "--codes", type=Path, nargs="+", default=[], metavar="FILE",
         help="files of codes.py, or folders of them, for --suite, --gate and --all",
     )  # fmt: skip
+    p.add_argument(
+        "--cells", nargs="+", default=[], metavar="PATTERN",
+        help="with --suite or --gate: only cells of these names, such as 'gaussian-*'; needs "
+        "--out, because the record is not the whole one",
+    )  # fmt: skip
     what = p.add_mutually_exclusive_group()
     what.add_argument("--suite", action="store_true", help="measure every cell that has targets")
     what.add_argument(
@@ -168,7 +174,16 @@ def cells_of(p: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[list
     except (OSError, ValueError) as error:
         p.error(str(error))
     gate = [*grounds(args.n or 1_000_000), *real] if args.gate or args.all else []
+    if args.cells:
+        race, gate = matching(race, args.cells), matching(gate, args.cells)
+        if not race and not gate:
+            p.error(f"no cell is named {' or '.join(args.cells)}")
     return race, gate
+
+
+def matching(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
+    """The cells whose names match one of the patterns."""
+    return [cell for cell in cells if any(fnmatch(cell.name, pattern) for pattern in patterns)]
 
 
 def main() -> None:
@@ -177,6 +192,8 @@ def main() -> None:
     several = args.suite or args.gate or args.all
     if args.json and several:
         p.error("--json names one file, but --suite, --gate and --all write others: use --out")
+    if args.cells and (not several or args.all or args.out == RESULTS):
+        p.error("--cells goes with --suite or --gate, and with --out")
     if args.codes and not several:
         p.error("--codes goes with --suite, --gate or --all; for one cell, use --data codes:FILE")
     if args.n and args.data.startswith("codes:"):

@@ -22,6 +22,7 @@ struct Limits {
 
 struct Answer {
     uint64_t count = 0, candidates = 0, buckets = 0;
+    uint64_t codes = 0;  // that the images were found by, those of images found before included
     int radius = 0;
 };
 
@@ -162,6 +163,7 @@ class Answerer {
     // Takes the images of one code, by id: hits_[begin, end) are its buckets, one per part.
     void choose(size_t begin, size_t end, int d, const std::vector<View<C>>& parts, bool several, Answer& answer) {
         merged_.clear();
+        answer.codes += end - begin;
         for (size_t i = begin; i < end; ++i) {
             const uint32_t p = hits_[i].part, bucket = hits_[i].bucket;
             const View<C>& part = parts[p];

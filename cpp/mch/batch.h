@@ -63,10 +63,11 @@ template <class C>
 struct AnswerCounts {
     std::atomic<uint64_t> by[4] = {};  // by Strategy
     std::atomic<uint64_t> collected{0};
-    std::atomic<float> reach{0};  // codes of the K nearest images, divided by K: hardly more in any answer yet
+    // Distinct codes of the K nearest images, divided by K: hardly more in any answer yet that took a scan.
+    std::atomic<float> reach{0};
 
     void learn_reach(const Answer& a) {
-        const float now = reach.load(std::memory_order_relaxed), seen = float(a.candidates) / float(a.count);
+        const float now = reach.load(std::memory_order_relaxed), seen = float(a.codes) / float(a.count);
         reach.store(seen > now ? seen : now + (seen - now) / 64, std::memory_order_relaxed);
     }
 };
@@ -91,10 +92,14 @@ void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& ha
                 for_one = o.threads ? o.threads : usable_cores();
     // What a block finds should stay in the cache until it is answered.
     const size_t most = std::clamp<uint64_t>(32768 / std::max<uint64_t>(scope.k, 1), 8, Searcher<C>::block);
-    const size_t block = std::clamp<size_t>(n / (4 * size_t(threads)), 1, most);
+    const size_t block = std::clamp<size_t>(threads == 1 ? n : n / (4 * size_t(threads)), 1, most);
     const uint64_t most_hits = o.k == UINT64_MAX ? o.max_hits : UINT64_MAX;  // of one query
     float reach = counts.reach.load(std::memory_order_relaxed);
-    if (reach == 0) reach = float(scope.n_codes) / float(std::max<uint64_t>(scope.n_images, 1));
+    if (reach == 0) {
+        uint64_t n_buckets = 0;
+        for (const View<C>& v : scope.parts) n_buckets += v.seg->n_buckets;
+        reach = float(n_buckets) / float(std::max<uint64_t>(scope.n_images, 1));
+    }
     std::atomic<size_t> next{0};
     auto take_some = [&](Workspace<C>& work) {
         for (size_t begin; (begin = next.fetch_add(block)) < n;) {
@@ -112,7 +117,7 @@ void search_batch(const uint8_t* codes, size_t n, int bits, const LinearHash& ha
             for (size_t i = 0; i < count; ++i) {
                 collected += work.tasks[i].found.added();
                 const Answer a = finish(begin + i, work.tasks[i], work.answerer);
-                if (a.count && a.count == scope.k) counts.learn_reach(a);
+                if (a.count && a.count == scope.k && work.tasks[i].answered_by == Strategy::scan) counts.learn_reach(a);
                 work.tasks[i].found.trim();
                 work.answerer.trim();
                 ++answered[size_t(work.tasks[i].answered_by)];

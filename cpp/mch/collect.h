@@ -84,7 +84,7 @@ class Collector {
         hits_.clear();
         added_ = 0;
         // Going through several codes per image takes longer, and is less likely to help.
-        narrow_at_ = few_ = k < SIZE_MAX / 8 ? size_t((several ? 8 : 4) * k + 128) : SIZE_MAX;
+        narrow_at_ = narrow_images_at_ = few_ = k < SIZE_MAX / 8 ? size_t((several ? 8 : 4) * k + 128) : SIZE_MAX;
         retry_at_ = k < UINT64_MAX / 32 ? 16 * k + 64 : UINT64_MAX;
     }
 
@@ -125,7 +125,7 @@ class Collector {
         if (several_ && distance < bound_.distance) {
             entries_ += end - begin < k_ ? end - begin : retry_at_;  // one bucket may hold all that is needed
         }
-        if (hits_.size() >= narrow_at_ || entries_ >= retry_at_) [[unlikely]]
+        if (hits_.size() >= narrow_at_ || within_ >= narrow_images_at_ || entries_ >= retry_at_) [[unlikely]]
             narrow();
         return weight;
     }
@@ -143,10 +143,11 @@ class Collector {
         return true;
     }
 
-    // Forgets this part's buckets beyond `radius`, so that another strategy can find them again. The
-    // bound stays: K images are known to be within it.
-    void forget_beyond(int radius, uint32_t part) {
-        std::erase_if(hits_, [&](const Hit& h) { return h.part == part && h.distance > radius; });
+    // Forgets the buckets for which which(hit) is true, so that they can be found again. The bound stays: K images
+    // are known to be within it.
+    template <class Which>
+    void forget(Which&& which) {
+        std::erase_if(hits_, which);
         count_again();
     }
 
@@ -197,6 +198,7 @@ class Collector {
         }
         count_again();
         narrow_at_ = std::max(few_, 2 * hits_.size());
+        narrow_images_at_ = std::max<uint64_t>(few_, 2 * within_);
         retry_at_ = std::max(retry_at_, 2 * entries_);
     }
 
@@ -253,6 +255,7 @@ class Collector {
     bool several_ = false;
     SeenIds* seen_ = nullptr;
     size_t few_ = 0, narrow_at_ = 0;  // hits at which to narrow the bound
+    uint64_t narrow_images_at_ = 0;   // images within it at which to narrow it
     uint64_t retry_at_ = 0;           // entries at which to narrow it
     uint64_t images_[kMaxBits + 1];
     std::vector<Hit> hits_;

@@ -13,11 +13,12 @@
 
 namespace mch {
 
-constexpr double kProbeCost = 20.0;  // per flip: reads a bit that is seldom in the cache
-constexpr double kReadCost = 0.33;   // per word of a code that a scan reads from memory, once for all of a block
-constexpr double kCacheCost = 0.03;  // the same from the cache that the cores share
-constexpr double kGroupCost = 40.0;  // per group in reach
-constexpr double kBuildCost = 40.0;  // per code and window, to build the substring index
+constexpr double kProbeCost = 20.0;       // per flip: reads a bit that is seldom in the cache
+constexpr double kCachedProbeCost = 2.0;  // the same if it is
+constexpr double kReadCost = 0.33;        // per word of a code that a scan reads from memory, once for all of a block
+constexpr double kCacheCost = 0.03;       // the same from the cache that the cores share
+constexpr double kGroupCost = 40.0;       // per group in reach
+constexpr double kBuildCost = 40.0;       // per code and window, to build the substring index
 
 // How many of n uniform codes are expected within each radius.
 class UniformBall {
@@ -69,6 +70,7 @@ struct Plan {
     int probe_radius = 0;      // probe all flips up to this radius first
     Bound<C> guess{0};         // K are expected within it among loose codes, if they are uniform
     int nearest = 0;           // the nearest of `sample` of them is hardly further away than this
+    double all_cost = 0;       // nanoseconds to compare a query with all codes, groups or not
     double wide_budget = 0;    // nanoseconds for the cells of a wide segment, before all its codes are scanned
     double expected_cost = 0;  // per query
 
@@ -92,6 +94,7 @@ struct Plan {
         const double code_cost = code_ns<C>() + read * C::words / double(together);
         const double scan = seg.n_groups * pivot * code_ns<C>() + loose * code_cost;
         expected_cost = scan;
+        all_cost = double(seg.n_buckets) * code_cost;
         if (seg.n_groups) {
             constexpr uint32_t samples = 64;
             int radius = 0;

@@ -268,6 +268,15 @@ struct Query512 {
     }
 };
 
+// Adds 1 to the distance of codes whose first word is visited after `last`. So those at the limit are beyond it.
+template <class C>
+MCH_AVX512 inline __m512i after_ties512(__m512i d, __m512i first_word, __m512i last) {
+    if constexpr (sizeof(typename C::Word) == 4)
+        return _mm512_mask_add_epi32(d, _mm512_cmplt_epu32_mask(first_word, last), d, _mm512_set1_epi32(1));
+    else
+        return _mm512_mask_add_epi64(d, _mm512_cmplt_epu64_mask(first_word, last), d, _mm512_set1_epi64(1));
+}
+
 template <class C>
 MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, const C& query, const Bound<C>& bound,
                               uint32_t* index, uint16_t* distance) {
@@ -275,7 +284,7 @@ MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, 
     constexpr int head = head512<C>;
     const Query512<C> q(query, bound);
     const bool decides = head < C::words && head_decides512<C>(bound.distance);
-    size_t found = 0, i = begin;
+    size_t found = 0, i = begin, in_vain = 0;  // blocks looked at without a hit
     for (; i + block <= end; i += block) {
         __m512i d[4];
         for (int v = 0; v < 4; ++v) d[v] = distance512(codes, i + v * lanes, q.q, 0, head);
@@ -286,10 +295,20 @@ MCH_AVX512 size_t scan_avx512(const Planes<C>& codes, size_t begin, size_t end, 
         // Where hits are dense, writing them without a branch is faster than mispredicting it.
         if (found * 32 < i - begin) {
             if (!any_at_most512<C>(d, q.limit)) continue;
+            if (in_vain >= 4) {  // many codes are as far away as the bound
+                __m512i after[4];
+                for (int v = 0; v < 4; ++v) {
+                    const __m512i x = _mm512_loadu_si512(codes.p[0] + i + v * lanes);
+                    after[v] = after_ties512<C>(d[v], _mm512_xor_si512(x, q.q[0]), q.last);
+                }
+                if (!any_at_most512<C>(after, q.limit)) continue;
+            }
+            const size_t before = found;
             for (int v = 0; v < 4; ++v) {
                 Mask512<C> mask = within512(codes, i + v * lanes, d[v], q.q[0], q.limit, q.last);
                 if (mask) found += emit512<C>(mask, d[v], i + v * lanes, index + found, distance + found);
             }
+            in_vain += found == before;
         } else {
             for (int v = 0; v < 4; ++v)
                 found += emit512<C>(admitted512(codes, i + v * lanes, d[v], q.q[0], q.limit, q.last), d[v],
@@ -342,8 +361,8 @@ template <class C>
 
 // Compares the first `words` words of every code with those of all queries. Returns where it stopped, less than a step
 // before `end` or where hits are dense. Steps that may hold hits are noted first and looked at later: a branch for each
-// would often be mispredicted.
-template <class C, int words>
+// would often be mispredicted. `ties`: also tells codes of the limit's distance apart.
+template <class C, int words, bool ties>
 MCH_AVX512 size_t scan_lanes512(const Planes<C>& codes, size_t i, size_t end, Lane<C>* lane) {
     static_assert(kLanes == 4);
     constexpr int lanes = lanes512<C>;
@@ -365,7 +384,9 @@ MCH_AVX512 size_t scan_lanes512(const Planes<C>& codes, size_t i, size_t end, La
                 for (int w = 0; w < words; ++w) x[w] = load_once512(codes.p[w] + i + v * lanes);
 #pragma GCC unroll 4
                 for (size_t j = 0; j < kLanes; ++j) {
-                    __m512i d = popcount512<C>(_mm512_xor_si512(x[0], q[j].q[0]));
+                    const __m512i first_word = _mm512_xor_si512(x[0], q[j].q[0]);
+                    __m512i d = popcount512<C>(first_word);
+                    if constexpr (ties) d = after_ties512<C>(d, first_word, q[j].last);
                     for (int w = 1; w < words; ++w) d = add512<C>(d, popcount512<C>(_mm512_xor_si512(x[w], q[j].q[w])));
                     least[j] = v ? _mm512_min_epu32(least[j], d) : d;
                 }
@@ -373,11 +394,18 @@ MCH_AVX512 size_t scan_lanes512(const Planes<C>& codes, size_t i, size_t end, La
             for (size_t j = 0; j < kLanes; ++j) noted[j] |= uint64_t(at_most512<C>(least[j], q[j].limit) != 0) << s;
         }
         int all = 0;
-        for (size_t j = 0; j < kLanes; ++j) all += std::popcount(noted[j]);
-        for (size_t j = 0; j < kLanes; ++j)
-            for (Lane<C>& l = lane[j]; noted[j]; noted[j] &= noted[j] - 1)
-                l.found += emit_step512(codes, first + size_t(std::countr_zero(noted[j])) * step, q[j], l.query,
-                                        l.bound, l.index + l.found, l.distance + l.found);
+        for (size_t j = 0; j < kLanes; ++j) {
+            Lane<C>& l = lane[j];
+            all += std::popcount(noted[j]);
+            size_t in_vain = 0;
+            for (; noted[j]; noted[j] &= noted[j] - 1) {
+                const size_t some = emit_step512(codes, first + size_t(std::countr_zero(noted[j])) * step, q[j],
+                                                 l.query, l.bound, l.index + l.found, l.distance + l.found);
+                l.found += some;
+                in_vain += !some;
+            }
+            if (in_vain > n / 3) l.ties = l.bound.last != 0;
+        }
         if (size_t(all) > n * kLanes / 4) break;  // so many that looking at them twice takes longer
     }
     return i;
@@ -390,8 +418,12 @@ MCH_AVX512 void scan_lanes_avx512(const Planes<C>& codes, size_t begin, size_t e
         lane[j].found = 0;
         widest = std::max(widest, lane[j].bound.distance);
     }
-    const size_t rest = head_decides512<C>(widest) ? scan_lanes512<C, head512<C>>(codes, begin, end, lane)
-                                                   : scan_lanes512<C, C::words>(codes, begin, end, lane);
+    auto any_ties = [&] { return lane[0].ties || lane[1].ties || lane[2].ties || lane[3].ties; };
+    size_t rest = begin;
+    if (!any_ties())
+        rest = head_decides512<C>(widest) ? scan_lanes512<C, head512<C>, false>(codes, begin, end, lane)
+                                          : scan_lanes512<C, C::words, false>(codes, begin, end, lane);
+    if (any_ties()) rest = scan_lanes512<C, C::words, true>(codes, rest, end, lane);
     for (size_t j = 0; j < kLanes; ++j)
         lane[j].found += scan_avx512(codes, rest, end, lane[j].query, lane[j].bound, lane[j].index + lane[j].found,
                                      lane[j].distance + lane[j].found);

@@ -64,6 +64,7 @@ struct Lane {
     Bound<C> bound;
     uint32_t* index;
     uint16_t* distance;
+    bool ties;  // whether many codes are as far away as the bound; a scan that meets them sets it for the next ones
     size_t found;
 };
 

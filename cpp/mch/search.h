@@ -26,6 +26,7 @@ struct Task {
     Bound<C> guess{0};                       // in a scan of loose codes: how far this pass looks
     Bound<C> passed{-1};                     // and how far an earlier pass has looked
     bool learns = false;                     // whether what this pass finds shows how far to look
+    bool ties = false;                       // whether many codes are as far away as the bound
     size_t before = 0;                       // buckets found before it
     Strategy answered_by = Strategy::probe;  // the last strategy that was needed, in any part
 };
@@ -88,7 +89,8 @@ class Searcher {
 
     size_t bytes() const {
         return lower_.capacity() * sizeof lower_[0] + near_.capacity() * sizeof near_[0] +
-               range_.capacity() * sizeof range_[0] + pending_.capacity() * sizeof pending_[0];
+               range_.capacity() * sizeof range_[0] + pending_.capacity() * sizeof pending_[0] +
+               near_by_.capacity() * sizeof near_by_[0];
     }
 
   private:
@@ -111,14 +113,24 @@ class Searcher {
         if (pending_.empty()) return;
         const size_t n = pending_.size();
         Experience& experience = seg.substring->experience;
-        const int c = Experience::class_of(plan.k, plan.together == 1, limit_, seg.bits);
+        const int c = Experience::class_of(plan.k, plan.together, limit_, seg.bits);
         const auto* index = seg.substring->index.load(std::memory_order_acquire);
-        const auto way = index ? experience.choose(c) : Experience::scan;
+        // Ways that cannot pay are not tried.
+        const double by_scan = experience.of(c, Experience::scan);
+        const int next = plan.probe_radius + 1;
+        const double all_flips = double(Binomials::get().choose(seg.bits, next)) * kCachedProbeCost;
+        const auto way = experience.choose(
+            c, {true, seg.n_groups && plan.all_cost < by_scan, all_flips < by_scan / 2, index != nullptr});
         Task<C>& one = *pending_.front();
         const double start = nanoseconds();
         // A query whose neighbours are far away would read most cells: a scan is faster then.
-        if (way == Experience::cells) read_cells(part, p, hash, *index, experience.of(c, Experience::scan));
-        scan_pending(part, p, plan);
+        if (way == Experience::cells) read_cells(part, p, hash, *index, experience.without_cells(c));
+        if (way == Experience::flips)
+            leave_pending([&](Task<C>& t) { return probe(t, part, p, hash, next, INFINITY); });
+        if (way == Experience::scan_all)
+            scan_loose(part, p, plan, 0);
+        else
+            scan_pending(part, p, plan);
         const double ns = (nanoseconds() - start) / double(n);
         if (threads_ == 1) experience.record(c, way, ns);  // several are no measure for one
         if (!index && !seg.substring->failed && experience.sample()) {
@@ -161,7 +173,7 @@ class Searcher {
             scan_groups(t, part, p);
             return part.seg->loose_begin() == part.seg->n_buckets;
         });
-        scan_loose(part, p, plan);
+        scan_loose(part, p, plan, part.seg->loose_begin());
     }
 
     // Queues a code whose bucket is not known yet. Returns true when it is time to call look_up(), which
@@ -243,7 +255,7 @@ class Searcher {
                 if (m * r + j - 1 >= t.found.bound().distance) return true;  // all within m * r + j - 1 are found
                 if (spent + cost > budget) {
                     t.complete = std::max(probed, m * r + j - 1);
-                    t.found.forget_beyond(t.complete, p);
+                    t.found.forget([&](const auto& h) { return h.part == p && h.distance > t.complete; });
                     return false;
                 }
                 spent += cost;
@@ -407,33 +419,38 @@ class Searcher {
         return {seg.shell_start[shell], seg.shell_start[std::min(shell + shells, last)]};
     }
 
-    // Scans the loose codes, chunk by chunk for all pending tasks, so that a chunk is read from memory once.
+    // Scans the codes from `begin`, the first loose one or 0, chunk by chunk for all pending tasks, so that a chunk is
+    // read from memory once.
     //
     // It is faster to look only as far as K images are expected, and further only if that fails: else many come nearer
     // and nearer while a scan goes on. Loose codes are in no order, so the first ones are a sample. If any come as near
     // as uniform ones would, K images are no further away than among uniform codes, and the plan knows how far that is.
-    // What is found on the way shows whether they are nearer, and shows it better and better.
-    void scan_loose(const View<C>& part, uint32_t p, const Plan<C>& plan) {
+    // What is found on the way shows whether they are nearer, and shows it better and better. Codes of groups are in
+    // some order; for queries near which groups are not, it hardly matters.
+    void scan_loose(const View<C>& part, uint32_t p, const Plan<C>& plan, size_t begin) {
         if (pending_.empty()) return;
         const Segment<C>& seg = *part.seg;
-        const size_t begin = seg.loose_begin(), end = seg.n_buckets, n = end - begin;
+        const size_t end = seg.n_buckets, n = end - begin;
+        for (Task<C>* t : pending_) t->answered_by = Strategy::scan;
         const double live = part.only ? 0 : 1 - double(part.dead ? part.dead->count() : 0) / double(seg.n_images);
         // The codes of the K nearest images, per loose code; 0: unknown.
         const double share = live > 0.8 && n > 8 * chunk ? reach_ * double(plan.k) / (live * double(n)) : 0;
         for (Task<C>* t : pending_) {
             t->guess = {seg.bits};
-            t->learns = false;
+            t->learns = t->ties = false;
             if (t->found.full()) continue;
-            const bool uniform = kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample), t->query,
-                                                   {plan.nearest}, index_, distance_);
+            const bool uniform =
+                begin == seg.loose_begin() && kernels<C>().scan(seg.codes(), begin, std::min(end, begin + plan.sample),
+                                                                t->query, {plan.nearest}, index_, distance_);
             if (uniform) t->guess = plan.guess;
             t->learns = share > 0 && share < 0.1;
             if (t->learns) {
                 t->before = t->found.hits().size();
-                std::fill_n(near_by_, seg.bits + 1, 0);
                 const size_t hits =
                     kernels<C>().scan(seg.codes(), begin, begin + chunk, t->query, t->guess, index_, distance_);
-                for (size_t i = 0; i < hits; ++i) ++near_by_[distance_[i]];
+                near_by_.clear();
+                for (size_t i = 0; i < hits; ++i)
+                    near_by_.push_back({seg.code[0][index_[i]] ^ t->query.w[0], distance_[i]});
                 look_less_far(*t, share * chunk);
             }
         }
@@ -446,17 +463,28 @@ class Searcher {
             else
                 scan_chunks(part, p, begin + chunk, share);
             leave_pending([&](Task<C>& t) { return t.found.ends_within(t.guess); });
-            for (Task<C>* t : pending_) t->passed = t->guess, t->guess = {seg.bits}, t->learns = false;
+            for (Task<C>* t : pending_) {
+                t->passed = t->guess, t->guess = {seg.bits}, t->learns = false;
+                // The guess was wider at first: what lies beyond it now will be found again.
+                t->found.forget([&](const auto& h) {
+                    return h.part == p && h.bucket >= begin && h.distance > t->complete &&
+                           !t->passed.admits(h.first_word, h.distance);
+                });
+            }
         }
     }
 
-    // Moves a guess to where near_by_ counts as many codes as were expected, and some more, in case they are too many
-    // by chance.
+    // Moves a guess to where as many codes of near_by_ are within it as were expected, and some more, in case they are
+    // too many by chance.
     void look_less_far(Task<C>& t, double expected) {
-        const double enough = expected + 3 * std::sqrt(expected) + 3 + double(t.before);
-        double n = 0;
-        for (int d = 0; d < t.guess.distance; ++d)
-            if ((n += near_by_[d]) >= enough) t.guess = {d};
+        const auto enough = size_t(expected + 3 * std::sqrt(expected) + 4) + t.before;
+        if (near_by_.size() < enough) return;
+        const auto last = near_by_.begin() + long(enough - 1);
+        std::nth_element(near_by_.begin(), last, near_by_.end(), [](const NearBy& a, const NearBy& b) {
+            return a.distance != b.distance ? a.distance < b.distance : a.first_word > b.first_word;
+        });
+        const Bound<C> nearer{last->distance, last->first_word};
+        if (t.guess.covers(nearer)) t.guess = nearer;
     }
 
     void scan_chunks(const View<C>& part, uint32_t p, size_t begin, double share) {
@@ -466,9 +494,10 @@ class Searcher {
             if (done == learn_at) {
                 learn_at *= 2;
                 for (Task<C>* t : pending_) {
+                    t->ties = false;  // the bound may have moved to where codes are few
                     if (!t->learns) continue;
-                    std::fill_n(near_by_, part.seg->bits + 1, 0);
-                    for (const auto& h : t->found.hits()) ++near_by_[h.distance];
+                    near_by_.clear();
+                    for (const auto& h : t->found.hits()) near_by_.push_back({h.first_word, h.distance});
                     look_less_far(*t, share * double(done));
                 }
             }
@@ -517,9 +546,13 @@ class Searcher {
         constexpr size_t room = chunk + kScanSlack;
         Lane<C> lanes[kLanes];
         for (size_t j = 0; j < kLanes; ++j)
-            lanes[j] = {tasks[j]->query, within_guess(*tasks[j]), lane_index_ + j * room, lane_distance_ + j * room, 0};
+            lanes[j] = {tasks[j]->query,           within_guess(*tasks[j]), lane_index_ + j * room,
+                        lane_distance_ + j * room, tasks[j]->ties,          0};
         kernels<C>().scan_lanes(part.seg->codes(), begin, end, lanes);
-        for (size_t j = 0; j < kLanes; ++j) take(*tasks[j], part, p, lanes[j].found, lanes[j].index, lanes[j].distance);
+        for (size_t j = 0; j < kLanes; ++j) {
+            tasks[j]->ties = lanes[j].ties;
+            take(*tasks[j], part, p, lanes[j].found, lanes[j].index, lanes[j].distance);
+        }
     }
 
     // With more bits, reading their planes takes longer than reading the codes.
@@ -537,7 +570,11 @@ class Searcher {
     uint16_t distance_[chunk + kScanSlack];
     uint32_t lane_index_[kLanes * (chunk + kScanSlack)];
     uint16_t lane_distance_[kLanes * (chunk + kScanSlack)];
-    uint32_t near_by_[kMaxBits + 1];  // codes by distance
+    struct NearBy {
+        typename C::Word first_word;  // of the XOR mask
+        int distance;
+    };
+    std::vector<NearBy> near_by_;  // codes that a scan has found
     std::vector<uint8_t> lower_;
     std::vector<uint32_t> near_;
     std::vector<std::pair<size_t, size_t>> range_;

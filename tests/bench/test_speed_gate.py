@@ -217,3 +217,10 @@ def test_the_exit_code_says_whether_the_gate_is_passed(
         search.main()
     assert end.value.code == (0 if passes else 1)
     assert seen == gate.grounds(500)
+    seen.clear()
+    monkeypatch.setattr(sys, "argv", ["search.py", *options, "--cells", "far-*", "ten-32bit-*"])
+    with pytest.raises(SystemExit):
+        search.main()
+    assert [c.name for c in seen] == [
+        c.name for c in gate.grounds(500) if c.data == "far" or (c.data, c.bits) == ("ten", 32)
+    ]

@@ -296,15 +296,48 @@ void test_a_merge_keeps_what_others_changed_meanwhile() {
 // What searches of one kind cost says nothing about those of another.
 void test_experience_is_kept_apart_by_kind() {
     std::set<int> seen;
-    for (const bool alone : {false, true})
+    for (const size_t together : {1, 4, 64})
         for (const int radius : {64, 3, 7, 40})
             for (uint64_t k = 1; k < uint64_t(1) << 16; k *= 4) {
-                const int c = Experience::class_of(k, alone, radius, 64);
+                const int c = Experience::class_of(k, together, radius, 64);
                 CHECK(c >= 0 && c < Experience::classes);
                 CHECK(seen.insert(c).second);
             }
-    CHECK(Experience::class_of(UINT64_MAX, true, 0, 256) < Experience::classes);
-    CHECK(Experience::class_of(10, true, 4, 64) == Experience::class_of(10, true, 16, 256));
+    CHECK(Experience::class_of(UINT64_MAX, 64, 0, 256) < Experience::classes);
+    CHECK(Experience::class_of(10, 1, 4, 64) == Experience::class_of(10, 1, 16, 256));
+}
+
+// Ways take these nanoseconds. Returns how often the first of them was chosen in the last 1,000 turns.
+int chosen(Experience& e, const double (&ns)[Experience::ways], int first, int turns) {
+    const bool open[Experience::ways] = {ns[0] > 0, ns[1] > 0, ns[2] > 0, ns[3] > 0};
+    int n = 0;
+    for (int i = 0; i < turns; ++i) {
+        const auto way = e.choose(0, open);
+        CHECK(open[way]);
+        e.record(0, way, ns[way]);
+        n += i >= turns - 1000 && way == first;
+    }
+    return n;
+}
+
+void test_the_fastest_way_is_found_even_if_it_was_slow_at_first() {
+    using E = Experience;
+    for (const int fastest : {E::scan, E::scan_all, E::flips, E::cells})
+        for (const double slow_at_first : {1.0, 3.0, 40.0}) {
+            E e;
+            double ns[E::ways] = {5000, 5000, 5000, 5000};
+            ns[fastest] = 2600 * slow_at_first;
+            chosen(e, ns, fastest, 5);
+            ns[fastest] = 2600;
+            CHECK(chosen(e, ns, fastest, 2000) > 950);
+            // Then another one becomes faster.
+            ns[fastest] = 20000;
+            chosen(e, ns, fastest, 2000);
+            CHECK(chosen(e, ns, fastest, 1000) < 50);
+        }
+    // A way that is not open is never chosen; one that is hopeless hardly ever.
+    E e;
+    CHECK(chosen(e, {1000, 0, 90000, 0}, E::scan, 3000) > 990);
 }
 
 void test_longest_probe_run() {
@@ -360,6 +393,7 @@ int main() {
     mch::test_merging_all_under_a_limit_keeps_the_content();
     mch::test_a_merge_keeps_what_others_changed_meanwhile();
     mch::test_experience_is_kept_apart_by_kind();
+    mch::test_the_fastest_way_is_found_even_if_it_was_slow_at_first();
     mch::test_longest_probe_run();
     mch::test_saving_refuses_what_loading_would();
 }

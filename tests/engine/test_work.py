@@ -36,6 +36,24 @@ def test_ties_at_the_last_distance_are_not_all_collected(bits: int, strategy: St
     assert_ranked(table.search(queries, 10, strategy=strategy), rows, queries, strategy)
 
 
+@pytest.mark.parametrize("bits", [64, 128, 256])
+def test_of_many_ties_hardly_more_are_collected_than_asked_for(bits: int) -> None:
+    codes, queries = equidistant(bits, 60_000, seed=bits + 1)
+    table = BucketTable(bits)
+    table.add(np.arange(len(codes)), codes)
+    table.search(queries, 1000)  # tells how many codes hold so many images
+    assert collected(table, queries, 1000) < 2000
+
+
+def test_buckets_of_many_images_are_counted_by_their_images() -> None:
+    codes, queries = equidistant(64, 20_000, seed=5)
+    table = BucketTable(64)
+    table.add(np.arange(20 * len(codes)), np.repeat(codes, 20, axis=0))
+    assert collected(table, queries, 1000) < 1000
+    rows = Rows(np.arange(20 * len(codes)), np.repeat(codes, 20, axis=0), np.zeros(400_000, int))
+    assert_ranked(table.search(queries, 1000), rows, queries)
+
+
 def test_ties_are_dropped_in_several_segments_too() -> None:
     codes, queries = equidistant(64, 30_000, seed=3)
     whole, parts = BucketTable(64), BucketTable(64)
