@@ -677,7 +677,7 @@ def test_export_and_import(home: Path, capsys: Capture) -> None:
     out, _ = printed(capsys, "import", "out.jsonl.gz", "-i", "new.mch", "--model", "model")
     assert out == "12 images added to new.mch\n"
     out, _ = printed(capsys, "import", "out.jsonl.gz", "-i", "new.mch")
-    assert out == "0 images added, 12 replaced in new.mch\n"
+    assert out == "0 images added to new.mch, 12 replaced\n"
     assert run(["verify", "-i", "new.mch"]) == 0
     assert "nothing.jsonl: No such file" in refusal(capsys, "import", "nothing.jsonl")
     data = Path("out.jsonl.gz").read_bytes()

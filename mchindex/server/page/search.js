@@ -159,7 +159,7 @@ function asked({id, codes, region, rank, filter}, add, searchWith) {
 		showBlob(img, file);
 	} else {
 		frame.append(image(id, `The picture searched with: ${nameOf(id)}`, 256));
-		// A region that has a name has it for all images. Other boxes are pixels, and need the size.
+		// Other regions than those with a name are in pixels, and need the size.
 		const named = service.info.regions.find(({name}) => name === region)?.box;
 		get("image", {id}).then(record => ready(partActions(record, add, {rank, filter}), named ?? (region && shares(region, record))), () => {});
 	}
