@@ -1,4 +1,4 @@
-// Starts the page, shows the view that the address names, and takes pictures that are given.
+// Starts the page, shows the view that the address names, and takes pictures.
 
 import {addLater, dropped, showAdd} from "./add.js";
 import {get, Gone, hooks, Problem} from "./api.js";
