@@ -182,11 +182,12 @@ def search(
     if out is not None:
         _check_suffix(out)
     _check_queries(queries or [])
+    wanted = conditions(filter or [])
     options = {
         "max_radius": max_radius,
         "max_buckets": max_buckets,
         "rank": rank,
-        "filter": conditions(filter or []),
+        "filter": wanted,
         "offset": offset,
         "threads": use_threads(threads),
     }
@@ -220,7 +221,7 @@ def search(
         if not found_any:
             if not len(opened):
                 say(f"{index} is empty")
-            elif filter and not opened.count(options["filter"]):
+            elif wanted and not opened.count(wanted):
                 say(f"no image in {index} matches --filter")
     if out is not None and shown:
         _deliver_page(shown, out, show_it)
