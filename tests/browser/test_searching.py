@@ -65,7 +65,7 @@ def test_words_are_completed_and_found(tab: Tab) -> None:
 def test_a_word_that_is_not_known_is_explained(tab: Tab) -> None:
     tab.forgiven.append("422")
     page = tab.open("#/search?text=xyzzyx")
-    expect(page.locator(".state")).to_contain_text("does not know the word 'xyzzyx'. While")
+    expect(page.locator(".state")).to_contain_text("does not know the word 'xyzzyx'. Put commas")
 
 
 def test_going_back_takes_the_words_along(tab: Tab) -> None:

@@ -54,7 +54,7 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 	const end = more(fetch, signal, error => {
 		answers.delete(address);
 		visited.textContent = "";
-		const unknown = {message: `${error.message.split(";")[0]}. While you type, words that can be searched are suggested.`};
+		const unknown = {message: `${error.message.split(";")[0]}. Put commas between things. Known words are suggested as you type.`};
 		failed(route.text && error.status === 422 ? unknown : error, found.hits.length ? null : below);
 	});
 	const modes = service.info.rank_modes; // the first is the default
