@@ -84,8 +84,8 @@ def kills_block() -> str:
     text = paragraph(
         f"{row['kills']} kills beside {row['searches']:,} searches: each of the",
         f"{row['reported']:,} images that were reported as added was there at the end, none twice,",
-        "and no search missed one or took a part for the whole. The load of the machine was",
-        f"{record['machine']['load']:.0f}:",
+        "and no search missed one or returned a partial answer as complete. The load of the",
+        f"machine was {record['machine']['load']:.0f}:",
     )
     return "\n".join([text, "", *table, ""])
 

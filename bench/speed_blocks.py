@@ -85,15 +85,14 @@ def serve_block() -> str:
         "| | |",
         "|---|---|",
         f"| searches and additions by picture | {figures['service, pictures per second']:.0f} per "
-        f"second, {share:.2f} of what the encoder takes by itself "
-        "in batches |",
+        f"second, {share:.2f} of what the encoder reaches alone, in batches |",
         f"| a search | median {figures['median, ms']:.0f} ms, 99th percentile "
         f"{figures['99th percentile over median']:.1f} times that |",
         f"| added meanwhile | {figures['added']:,.0f}, of which "
         f"{figures['added, but not in the index']:.0f} were lost |",
         f"| searches by id, measured by wrk | {figures['by id, searches per second']:,.0f} per "
         "second |",
-        f"| 30 hits by id with the reasons for them, one caller | "
+        f"| 30 hits by id, each with the reason why it is one; one caller | "
         f"{figures['30 explained hits by id, median ms']:.0f} ms |",
         "",
     ]
@@ -145,8 +144,8 @@ def speed_block() -> str:
         "second | `bench/serve.py` |",
         "| `mch serve`: searches by id, with the load generator on the same cores | "
         f"{service['by id, searches per second']:,.0f} per second | `bench/serve.py` |",
-        f"| search {many:,} images by codes, one thread | {1000 / best['cpu_qps']:.1f} ms of CPU "
-        "time | `bench/answers.py` |",
+        f"| search among {many:,} images once the query is encoded, one thread | "
+        f"{1000 / best['cpu_qps']:.1f} ms of CPU time | `bench/answers.py` |",
         f"| find the 10 nearest of {codes} 64-bit codes, exactly, one thread | "
         f"{steps['search']['median_ms']:.1f} ms (FAISS's scan: "
         f"{steps['flat']['extrapolated_ms']:,.0f} ms, extrapolated) | `bench/billion.py` |",

@@ -22,7 +22,7 @@ def test_the_index_example_runs(tmp_path: Path) -> None:
         drawn.image(i).save(tmp_path / "photos" / f"{i}.jpg")
     checks = (
         "from pathlib import Path\n"
-        "assert len(index) == 59 and hit.metadata == {'album': 'drawn'} and hit.id not in index\n"
+        "assert len(index) == 59 and hit.metadata == {'album': 'summer'} and hit.id not in index\n"
         "first = index.search('photos/7.jpg')[0]\n"
         "assert (first.distance, first.path) == (0, str(Path('photos/7.jpg').absolute()))\n"
     )

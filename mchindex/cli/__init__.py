@@ -55,12 +55,13 @@ def _mch(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Image search with several hash codes per image.
+    """Find pictures by a picture, by a part of one, or by a word.
 
     Examples:
       mch add photos
       mch search dog.jpg --open
-      mch train --data photos --bits 32 --out model
+      mch search --text "dog, sofa"
+      mch serve --open
       mch COMMAND --help
 
     The index is [bold]photos.mch[/] in the current folder unless $MCH_INDEX or --index names

@@ -163,6 +163,8 @@ def add(
     if unused := notes.unused():
         say(f"warning: lines of {metadata_file} that match no image given here: {unused:,}")
     done = len(result) + len(result.failed)
+    if not done:
+        say(f"no pictures found in {', '.join(paths)}")
     facts = {
         "index": str(index),
         "images": images,
@@ -265,7 +267,8 @@ def _summary(facts: dict[str, Any], result: Added, verbose: bool) -> None:
     if result.failed:
         counts.append(f"[red]{facts['failed']:,} failed[/]")
     speed = per_second(facts["images_per_second"], "images")
-    console.print(f"{', '.join(counts)} in {seconds(facts['seconds'])} ({speed})")
+    took = f" in {seconds(facts['seconds'])} ({speed})" if len(result) or result.failed else ""
+    console.print(f"{', '.join(counts)}{took}")
     failures = result.failed if verbose else result.failed[:LISTED]
     for failure in failures:
         parts = "  ", (failure.name, "red"), f": {failure.reason}"

@@ -70,7 +70,7 @@ def duplicates(
     quiet: Quiet = False,
     threads: Threads = None,
 ) -> int:
-    """Find images of the same picture.
+    """Find copies of the same picture.
 
     Each group names the image to keep: the one with the most pixels, then the largest file, then
     the oldest. No file is touched unless --move-to or --delete is given. Exit code 1: there are no

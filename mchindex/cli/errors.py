@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from mchindex.errors import MCHError, NoFineCodesError
+from mchindex.errors import MCHError, NoFineCodesError, StoreBusyError
 
 FINE, INCOMPLETE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 TRACEBACK = "MCH_TRACEBACK"  # environment variable: shows tracebacks for bad input too
@@ -62,6 +62,8 @@ def one_line(text: str) -> str:
 def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, StoreBusyError):
+        return f"{one_line(str(error))}: --wait 60 waits a minute for it"
     if isinstance(error, NoFineCodesError):
         return f"{error.reason}: run mch add --again with their folders"
     return one_line(str(error)) or type(error).__name__

@@ -64,7 +64,7 @@ def import_(
             ) from None
     if not quiet:
         replaced = f", {done.replaced:,} replaced" if done.replaced else ""
-        show.echo(f"{show.number(done.added, 'image')} added{replaced} in {index}")
+        show.echo(f"{show.number(done.added, 'image')} added to {index}{replaced}")
     if done.without_fine:
         say(show.without_fine(done.without_fine))
     for line in done.refused[:LISTED]:

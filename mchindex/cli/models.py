@@ -30,7 +30,7 @@ def models(
             "--export",
             metavar="DIR",
             help="Write each model as an ONNX graph for other runtimes, DIR/NAME.onnx. This needs "
-            "torch: pip install 'mchindex[train]'.",
+            "the extra train: torch.",
         ),
     ] = None,
     as_json: Annotated[bool, result_option("--json", help="Print a JSON array.")] = False,

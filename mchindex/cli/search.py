@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import shlex
 import shutil
 import struct
 import subprocess
@@ -65,9 +66,9 @@ def search(
     region: Annotated[
         str | None,
         typer.Option(
-            metavar="X0,Y0,X1,Y1",
-            help="Search by a part of the query: a box in pixels or, with --id, the name of a "
-            "region.",
+            metavar="BOX",
+            help="Search by a part of the query: left,top,right,bottom in pixels, such as "
+            "120,80,360,300, or, with --id, the name of a region, such as top-left.",
             rich_help_panel=QUERY,
         ),
     ] = None,
@@ -138,7 +139,11 @@ def search(
     ] = None,
     show_it: Annotated[
         bool,
-        typer.Option("--open", help="Draw the hits and show them.", rich_help_panel=RESULT),
+        typer.Option(
+            "--open",
+            help="Draw the hits and show the drawing, or show the page of --out.",
+            rich_help_panel=RESULT,
+        ),
     ] = False,
     columns: Annotated[
         int, typer.Option(min=1, help="Hits per row of the drawing.", rich_help_panel=RESULT)
@@ -146,10 +151,10 @@ def search(
     device: Device = "auto",
     threads: Threads = None,
 ) -> int:
-    """Find the images nearest to an image, or those that show what a word names.
+    """Find images by a picture, by a part of one, or by words.
 
-    Each hit reports its score from 0 to 1, its distance and the region that matched. Exit code 1:
-    nothing was found.
+    Each hit reports its score from 0 to 1, the distance of its nearest code in bits, and the region
+    that matched. Exit code 1: nothing was found.
 
     Examples:
       mch search dog.jpg
@@ -176,11 +181,13 @@ def search(
         raise ValueError("--region is a part of a picture: it cannot be used with --text")
     if out is not None:
         _check_suffix(out)
+    _check_queries(queries or [])
+    wanted = conditions(filter or [])
     options = {
         "max_radius": max_radius,
         "max_buckets": max_buckets,
         "rank": rank,
-        "filter": conditions(filter or []),
+        "filter": wanted,
         "offset": offset,
         "threads": use_threads(threads),
     }
@@ -211,13 +218,27 @@ def search(
                     shown.append(answer.shown(opened, offset + 1))
                 else:
                     grids.append(answer.draw(opened, columns))
-        if not found_any and not len(opened):
-            say(f"{index} is empty")
+        if not found_any:
+            if not len(opened):
+                say(f"{index} is empty")
+            elif wanted and not opened.count(wanted):
+                say(f"no image in {index} matches --filter")
     if out is not None and shown:
         _deliver_page(shown, out, show_it)
     elif grids:
         _deliver(grids, out, show_it)
     return FINE if found_any else INCOMPLETE
+
+
+def _check_queries(queries: Sequence[str]) -> None:
+    """Raises ValueError, before the search starts, for what cannot be a picture."""
+    for query in queries:
+        if os.path.isdir(query):
+            raise ValueError(f"{query} is a folder: name one or more pictures to search by")
+        if not os.path.lexists(query):
+            word = not (os.path.splitext(query)[1] or os.sep in query)
+            hint = f"; to search by a word: mch search --text {shlex.quote(query)}" if word else ""
+            raise ValueError(f"{query}: No such file{hint}")
 
 
 class _Answer:
@@ -314,8 +335,9 @@ def _answers(
         try:
             yield _Answer(text, index.search(text=text, k=k, **options), of_text=True)
         except UnknownWordError as error:
+            commas = ", and several are separated by commas" if " " in error.word else ""
             raise ValueError(
-                f"{error.reason}; mch search --words lists all that it knows"
+                f"{error.reason}; mch search --words lists all that it knows{commas}"
             ) from None
         return
     if id is not None:
@@ -363,7 +385,8 @@ def read_box(text: str) -> tuple[float, float, float, float]:
             raise ValueError
     except ValueError:
         raise ValueError(
-            f"--region {text}: expected x0,y0,x1,y1 in pixels, such as 0,0,320,240"
+            f"--region {text}: expected left,top,right,bottom in pixels, such as 0,0,320,240 "
+            "(with --id also the name of a region)"
         ) from None
     return x0, y0, x1, y1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mchindex.catalogue import shipped_name
+from mchindex.errors import StoreError
 from mchindex.files import sync_folder
 from mchindex.index.table import Saved
+from mchindex.storage.connection import is_full
 from mchindex.storage.schema import FILE
 from mchindex.storage.store import Store
 
@@ -30,21 +33,27 @@ def back_up(store: Store, target: Path, model: Encoder | None = None) -> None:
     folder = store.folder if store.is_in_place() else None
     if target.exists():
         raise FileExistsError(f"{target} already exists: choose a new folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as parent:
-        new = Path(parent) / "index"
-        new.mkdir()
-        store.copy_to(new / FILE)
-        if folder is not None and (folder / MODEL_FOLDER).is_dir():
-            shutil.copytree(folder / MODEL_FOLDER, new / MODEL_FOLDER)
-        elif model is not None and shipped_name(model.fingerprint) is None:
-            model.save(new / MODEL_FOLDER)
-        _copy_snapshot(folder, new)
-        for file in new.rglob("*"):
-            _sync(file)
-        sync_folder(new)
-        os.rename(new, target)
-    sync_folder(target.parent)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as parent:
+            new = Path(parent) / "index"
+            new.mkdir()
+            store.copy_to(new / FILE)
+            if folder is not None and (folder / MODEL_FOLDER).is_dir():
+                shutil.copytree(folder / MODEL_FOLDER, new / MODEL_FOLDER)
+            elif model is not None and shipped_name(model.fingerprint) is None:
+                model.save(new / MODEL_FOLDER)
+            _copy_snapshot(folder, new)
+            for file in new.rglob("*"):
+                _sync(file)
+            sync_folder(new)
+            os.rename(new, target)
+        sync_folder(target.parent)
+    except (OSError, StoreError) as error:
+        # Only the copy is written to; SQLite's errors name the source.
+        if not is_full(error) and getattr(error, "errno", None) != errno.ENOSPC:
+            raise
+        raise StoreError(f"{target}: the disk is full: free some space") from error
 
 
 def _copy_snapshot(folder: Path | None, new: Path) -> None:

@@ -872,6 +872,7 @@ class MCHIndex:
 
         Raises:
             OSError: The folder exists or cannot be written to.
+            StoreError: The disk of the folder is full.
         """
         own = self._store.is_in_place()  # its model is in its folder
         model = self._model.saved if self.identity.has_model and not own else None

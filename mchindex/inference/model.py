@@ -45,8 +45,8 @@ class GraphModel(Encoder):
         device: str | None = None,
         precision: Precision = "float",
     ) -> None:
-        """Raises ValueError for settings that no model can have, for an unknown device, and for a
-        precision that the model does not have."""
+        """Raises ValueError for settings that no model can have, and for a precision that the
+        model does not have."""
         check_xi(config.xi)
         check_mode(config.mode)
         if precision == "int8" and "int8" not in facts.files:
@@ -54,8 +54,6 @@ class GraphModel(Encoder):
         self.folder, self._config, self._facts, self._device = folder, config, facts, device
         self.precision = precision
         self.int8_graph = facts.files["int8"][1] if precision == "int8" else None
-        if device not in (None, "auto", "cpu"):
-            graph.providers_of(device)
         self.xi, self.mode = config.xi, config.mode
         self.layout = read_layout(config.layout, config.sigma)
         self._bits = check_bits(config.bits)
@@ -69,11 +67,14 @@ class GraphModel(Encoder):
     ) -> GraphModel | None:
         """The model in a folder; None if it has no graph, or one of other settings.
 
-        Raises ModelError for a folder that holds no usable model.
+        Raises ModelError for a folder that holds no usable model, and ValueError for a device that
+        cannot be used here.
         """
         facts = Facts.read(folder)
         if facts is None:
             return None
+        if device not in (None, "auto", "cpu"):
+            graph.providers_of(device)
         settings = read_settings(folder)
         if graph.config_hash(folder) != facts.config:
             return None

@@ -106,8 +106,13 @@ class KnownWords(ABC):
         raise UnknownWordError(word, self.near(word))
 
     def near(self, word: str) -> list[str]:
-        """The known words that are spelt most like `word`."""
-        found = difflib.get_close_matches(word, self.rows, NEAR, 0.6)
+        """The known words that `word` holds, such as "car" in "red car", and those that are spelt
+        most like it."""
+        held = [name for part in word.split() for name in (part, *_singular(part))]
+        found = [
+            *(name for name in held if name in self.rows),
+            *difflib.get_close_matches(word, self.rows, NEAR, 0.6),
+        ]
         inside = [name for name in self.starting() if word in name.split()]
         start = self.starting(word) if len(word) > 1 else []
         return list(dict.fromkeys([*found, *inside, *start]))[:NEAR]

@@ -282,7 +282,7 @@ def _add_searches(api: FastAPI, service: Service) -> Callable[[Request], Awaitab
     @api.get(
         "/v1/words",
         tags=["search"],
-        summary="The words that start with a text",
+        summary="The words that start with a text, short ones first",
         responses={200: {"model": models.WordsAnswer}},
     )
     async def words(

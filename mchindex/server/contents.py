@@ -125,8 +125,11 @@ class Contents:
         return {**listed(row), "path": row.path, "regions": regions, "fine": fine}
 
     def words(self, prefix: str, limit: int) -> dict[str, Any]:
+        """The words that start with `prefix`, short ones first: "ca" gives "car" before
+        "cabbage butterfly"."""
         words = self._queries.words
-        return {"words": [] if words is None else words.starting(prefix.strip())[:limit]}
+        found = [] if words is None else sorted(words.starting(prefix.strip()), key=len)
+        return {"words": found[:limit]}
 
 
 def listed(row: Row) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import socket
 import sys
@@ -74,5 +75,8 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.set_inheritable(False)
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
+        reason = error.strerror
+        if error.errno == errno.EADDRINUSE:
+            reason = "another program uses this port: choose another one, such as --port 8001"
+        raise OSError(error.errno, reason, f"{host}:{port}") from None
     return listener

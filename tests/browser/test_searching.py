@@ -65,7 +65,7 @@ def test_words_are_completed_and_found(tab: Tab) -> None:
 def test_a_word_that_is_not_known_is_explained(tab: Tab) -> None:
     tab.forgiven.append("422")
     page = tab.open("#/search?text=xyzzyx")
-    expect(page.locator(".state")).to_contain_text("does not know the word 'xyzzyx'. While")
+    expect(page.locator(".state")).to_contain_text("does not know the word 'xyzzyx'. Put commas")
 
 
 def test_going_back_takes_the_words_along(tab: Tab) -> None:
@@ -79,6 +79,19 @@ def test_going_back_takes_the_words_along(tab: Tab) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("“dog”")
     expect(page.locator("#words")).to_have_value("dog")
     expect(page.locator("#suggestions")).to_be_hidden()
+
+
+def test_a_picture_replaces_the_words(tab: Tab) -> None:
+    page = tab.open("#/")
+    page.locator("#words").fill("dog")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("“dog”")
+    expect(page.locator("#words")).to_be_focused()
+    page.set_input_files(
+        "#file", {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": jpeg(scene(4))}
+    )
+    expect(page.get_by_role("heading", level=1)).to_have_text("Like your picture")
+    expect(page.locator("#words")).to_have_value("")
 
 
 @pytest.mark.parametrize("way", ["choose", "paste", "drop"])
@@ -311,6 +324,11 @@ def test_one_image(tab: Tab, library: MCHIndex) -> None:
     expect(near).to_have_count(12)
     big = page.locator(".stage img")
     expect(big).to_have_attribute("src", re.compile("picture"))
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    above, below = page.locator(".stage").bounding_box(), page.locator(".near").bounding_box()
+    assert above is not None
+    assert below is not None
+    assert above["y"] + above["height"] <= below["y"]  # the picture covers no others
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("heading", level=1)).to_have_text("scene-08.jpg")
     page.get_by_role("link", name="Previous image").click()

@@ -183,6 +183,13 @@ def test_add_reports_what_it_did(empty: Path, capsys: Capture) -> None:
     assert "photos.mch: 13 images" in out
 
 
+def test_add_says_that_a_folder_holds_no_pictures(empty: Path, capsys: Capture) -> None:
+    write(empty / "texts" / "notes.txt", "not an image")
+    out, error = printed(capsys, "add", "texts", "--model", "model")
+    assert out.startswith("0 added, 1 not images (by name)\n")
+    assert error == "mch: no pictures found in texts\n"
+
+
 def test_add_lists_failed_images(empty: Path, capsys: Capture) -> None:
     for i in range(25):
         write(empty / "photos" / f"[bad] {i:02d}.jpg", "not an image")
@@ -357,7 +364,9 @@ def test_a_second_writer_is_refused(home: Path, capsys: Capture) -> None:
     with MCHIndex.open(home / "photos.mch") as index, index._store.writer():
         id = str(next(iter(index)))
         for command in (["add", "photos"], ["remove", id]):
-            assert "is writing to it" in refusal(capsys, *command, "--wait", "0.1")
+            said = refusal(capsys, *command, "--wait", "0.1")
+            assert "is writing to it" in said
+            assert "--wait 60" in said
 
 
 def test_add_continues_after_ctrl_c(
@@ -442,7 +451,7 @@ def test_search_by_a_region_of_the_query(home: Path, capsys: Capture) -> None:
 
 @pytest.mark.parametrize("text", ["1,2,3", "a,b,c,d", "0,0,nan,1", "", "1,2,3,4,5"])
 def test_invalid_boxes_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected x0,y0,x1,y1"):
+    with pytest.raises(ValueError, match="expected left,top,right,bottom"):
         read_box(text)
 
 
@@ -498,7 +507,7 @@ def test_values_are_read_as_json_scalars_or_text(text: str, value: Any) -> None:
 
 def test_search_exits_with_1_if_nothing_is_found(home: Path, capsys: Capture) -> None:
     out, error = printed(capsys, "search", "photos/004.png", "--filter", "x=y", code=1)
-    assert (out, error) == ("nothing found\n", "")
+    assert (out, error) == ("nothing found\n", "mch: no image in photos.mch matches --filter\n")
     with MCHIndex.open("none.mch", "model"):
         pass
     out, error = printed(capsys, "search", "photos/004.png", "-i", "none.mch", code=1)
@@ -580,10 +589,12 @@ def test_search_opens_the_drawing(
     [
         ("", "give images to search by, or --id"),
         ("photos/001.png --id 3", "give images to search by, or --id"),
-        ("nothing.png", "nothing.png: No such file"),
+        ("nothing.png", "nothing.png: No such file\n"),
+        ("photos/001.png nothing", "nothing: No such file; to search by a word: mch search --text"),
+        ("photos", "photos is a folder"),
         ("model/config.json", "not an image"),
         ("photos/001.png -k 0", "-k"),
-        ("photos/001.png --region 1,2", "--region 1,2: expected"),
+        ("photos/001.png --region 1,2", "--region 1,2: expected left,top,right,bottom"),
         ("photos/001.png --filter x", "--filter x: expected a comparison"),
         ("photos/001.png --max-radius -1", "max-radius"),
         ("photos/001.png --device nonsense", "device 'nonsense'"),
@@ -664,9 +675,9 @@ def test_export_and_import(home: Path, capsys: Capture) -> None:
     assert "--overwrite" in refusal(capsys, "export", "out.jsonl.gz")
     assert run(["export", "out.jsonl.gz", "--overwrite", "-q"]) == 0
     out, _ = printed(capsys, "import", "out.jsonl.gz", "-i", "new.mch", "--model", "model")
-    assert out == "12 images added in new.mch\n"
+    assert out == "12 images added to new.mch\n"
     out, _ = printed(capsys, "import", "out.jsonl.gz", "-i", "new.mch")
-    assert out == "0 images added, 12 replaced in new.mch\n"
+    assert out == "0 images added to new.mch, 12 replaced\n"
     assert run(["verify", "-i", "new.mch"]) == 0
     assert "nothing.jsonl: No such file" in refusal(capsys, "import", "nothing.jsonl")
     data = Path("out.jsonl.gz").read_bytes()

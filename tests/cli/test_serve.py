@@ -48,7 +48,9 @@ def test_a_port_that_is_taken_is_named(index: Path, capsys: pytest.CaptureFixtur
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"127.0.0.1:{port}" in refusal(capsys, index, "--port", port)
+        said = refusal(capsys, index, "--port", port)
+    assert f"127.0.0.1:{port}: another program uses this port" in said
+    assert "--port 8001" in said
 
 
 def test_an_address_that_means_all_is_shown_as_one_to_open(

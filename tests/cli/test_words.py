@@ -97,6 +97,8 @@ def test_words_are_listed(made: Path, capsys: Capture) -> None:
     ("arguments", "message"),
     [
         (["--text", "dgo"], "does not know the word 'dgo', but it knows dog; mch search --words"),
+        (["--text", "big dog on sofas"], "but it knows dog, sofa; mch search --words"),
+        (["--text", "big dog on sofas"], "and several are separated by commas"),
         (["--text", ","], "must name something"),
         (["--text", "dog", "x.png"], "--text WORDS"),
         (["--text", "dog", "--region", "0,0,1,1"], "--region is a part of a picture"),

@@ -184,7 +184,8 @@ def test_thumbnails_have_the_size_that_is_asked_for(service: Service) -> None:
 
 def test_words_are_completed(service: Service) -> None:
     words = service.client.get("/v1/words", params={"q": "do", "limit": 7}).json()["words"]
-    assert words == service.index.words("do")[:7]
+    assert words == sorted(service.index.words("do"), key=lambda word: (len(word), word))[:7]
+    assert words[0] == "dog"  # and not "doberman"
 
 
 def test_duplicates_and_decisions(own: Path) -> None:

@@ -117,6 +117,15 @@ def test_an_index_on_a_full_disk_can_be_read(small: Path, tmp_path: Path) -> Non
     assert import_index(tmp_path / "export", tmp_path / "copy").added == len(wanted)
 
 
+def test_a_backup_to_a_full_disk_names_the_copy(small: Path, tmp_path: Path) -> None:
+    make(tmp_path / "i", 3)
+    fill(small)
+    with MCHIndex.open(tmp_path / "i") as index:
+        with pytest.raises(StoreError, match=f"{small / 'copy'}: the disk is full"):
+            index.backup(small / "copy")
+        index.backup(tmp_path / "copy")
+
+
 def test_an_index_can_be_written_again_once_the_disk_has_room(small: Path) -> None:
     make(small / "i", 10)
     filler = fill(small)

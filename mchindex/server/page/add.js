@@ -1,4 +1,4 @@
-// Adding images: files or whole folders, with progress, and failures by name.
+// Adding images: files or whole folders, with progress.
 
 import {Gone, post} from "./api.js";
 import {bytes, count, h, icon, plural, say, state} from "./dom.js";

@@ -2,7 +2,7 @@
 
 import {h} from "./dom.js";
 
-/** The service says what is wrong. */
+// The service says what is wrong.
 export class Problem extends Error {
 	constructor(status, {detail}) {
 		super(detail ?? `The server answered with error ${status}.`);
@@ -10,7 +10,7 @@ export class Problem extends Error {
 	}
 }
 
-/** The service does not answer at all. */
+// It does not answer at all.
 export class Gone extends Error {}
 
 // Set by app.js: asks a person for the key, shows that the service is gone, and that it is back.

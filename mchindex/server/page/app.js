@@ -1,4 +1,4 @@
-// Starts the page, shows the view that the address names, and takes pictures that are given.
+// Starts the page, shows the view that the address names, and takes pictures.
 
 import {addLater, dropped, showAdd} from "./add.js";
 import {get, Gone, hooks, Problem} from "./api.js";
@@ -42,7 +42,7 @@ function show() {
 	if ((view === "search" && !text && id === undefined && !codes && !like) || (view === "image" && id === undefined)) return go({view: "library"});
 	shown = views[view](main, route, {back, failed, searchWith, changed, signal: leaving.signal});
 	document.title = `${shown.title} · Image search`;
-	if (focused !== "words" || back) $("#words").value = text ?? "";
+	if (focused !== "words" || back || view === "search") $("#words").value = text ?? "";
 	for (const anchor of document.querySelectorAll("nav a")) anchor.ariaCurrent = anchor.dataset.view === view ? "page" : null;
 	// A control that is drawn again keeps the focus; if what had it is gone, the pictures get it.
 	const again = focused && document.getElementById(focused);

@@ -115,7 +115,7 @@ export function showDuplicates(main, {level = "copy"}, {failed, changed, signal}
 		const how = write ? "The image with the most pixels is suggested to be kept. Arrow keys move, K keeps, D discards, U takes back." : "The server lets you look, but not decide.";
 		note.textContent = groups ? `${plural(page.total, "group")}. ${how}${mayDelete ? "" : " Nothing is deleted here: export the list instead."}` : "";
 		if (groups) focus();
-		else list.append(state("No duplicates", level === "copy" ? "No picture is here twice. “Similar” also finds stronger edits." : "No picture is here twice."));
+		else list.append(state("No duplicates", `No picture is here twice.${level === "copy" ? " “Similar” also finds stronger edits." : ""}`));
 		say(plural(groups, "group"));
 	}
 

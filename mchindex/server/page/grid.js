@@ -1,5 +1,5 @@
-// The library: square cells, of which only those near the screen exist, so that 100,000 images scroll as well as
-// a hundred. Pages of the list are fetched when they come near.
+// The library: square cells, of which only those near the screen exist, so 100,000 images scroll as well as a
+// hundred. Pages of the list are fetched when they come near.
 
 import {get, load, thumbnail} from "./api.js";
 import {$, count, h} from "./dom.js";

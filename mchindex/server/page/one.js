@@ -10,7 +10,7 @@ import {isCommand, last, nameOf, roving} from "./shared.js";
 const NEIGHBOURS = 12;
 
 export function showImage(main, {id}, {failed, signal}) {
-	const article = h("article.one");
+	const article = h("article");
 	main.append(article);
 	get("image", {id}, signal)
 		.then(record => draw(article, record))
@@ -52,27 +52,26 @@ function draw(article, record) {
 		const replace = e => (e.preventDefault(), location.replace(e.currentTarget.href));
 		return other && h(`a.step.${symbol}`, {href: imageLink(other.id), "aria-label": `${words}: ${other.name}`, onclick: replace}, icon(symbol));
 	};
-	article.append(
-		h("div.stage", step(-1, "Previous image", "left"), h("div.holder", frame), step(1, "Next image", "right")),
+	const facts = h(
+		"div.facts",
+		h("h1", name),
 		h(
-			"div.facts",
-			h("h1", name),
-			h(
-				"p.actions",
-				h("a.button.primary", {href: link({view: "search", id})}, "Find similar"),
-				h("a.button", {href: link({view: "search", id, rank: "fine"})}, "Find copies"),
-				choose,
-				add && h("button", {onclick: () => add("like", id)}, icon("plus"), "More like this"),
-				add && !last.search.text && h("button", {onclick: () => add("unlike", id)}, icon("minus"), "Less like this"),
-			),
-			h("p.hint", "Drag a box on the picture to search with a part of it."),
-			facts(record),
-			parts(record, frame),
+			"p.actions",
+			h("a.button.primary", {href: link({view: "search", id})}, "Find similar"),
+			h("a.button", {href: link({view: "search", id, rank: "fine"})}, "Find copies"),
+			choose,
+			add && h("button", {onclick: () => add("like", id)}, icon("plus"), "More like this"),
+			add && !last.search.text && h("button", {onclick: () => add("unlike", id)}, icon("minus"), "Less like this"),
 		),
+		h("p.hint", "Drag a box on the picture to search with a part of it."),
+		about(record),
+		parts(record, frame),
 	);
+	const stage = h("div.stage", step(-1, "Previous image", "left"), h("div.holder", frame), step(1, "Next image", "right"));
+	article.append(h("div.one", stage, facts));
 }
 
-function facts({id, width, height, bytes: size, modified, metadata}) {
+function about({id, width, height, bytes: size, modified, metadata}) {
 	const lines = {
 		Size: width && `${width} × ${height} pixels`,
 		File: size && bytes(size),

@@ -54,7 +54,7 @@ export function showSearch(main, route, {back, failed, searchWith, signal}) {
 	const end = more(fetch, signal, error => {
 		answers.delete(address);
 		visited.textContent = "";
-		const unknown = {message: `${error.message.split(";")[0]}. While you type, words that can be searched are suggested.`};
+		const unknown = {message: `${error.message.split(";")[0]}. Put commas between things. Known words are suggested as you type.`};
 		failed(route.text && error.status === 422 ? unknown : error, found.hits.length ? null : below);
 	});
 	const modes = service.info.rank_modes; // the first is the default
@@ -159,7 +159,7 @@ function asked({id, codes, region, rank, filter}, add, searchWith) {
 		showBlob(img, file);
 	} else {
 		frame.append(image(id, `The picture searched with: ${nameOf(id)}`, 256));
-		// A region that has a name has it for all images. Other boxes are pixels, and need the size.
+		// Other regions than those with a name are in pixels, and need the size.
 		const named = service.info.regions.find(({name}) => name === region)?.box;
 		get("image", {id}).then(record => ready(partActions(record, add, {rank, filter}), named ?? (region && shares(region, record))), () => {});
 	}

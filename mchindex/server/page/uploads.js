@@ -1,5 +1,5 @@
-// Pictures that were searched with. The service keeps none: it answers with their codes, which go into the
-// address. A small copy stays in this tab, to be shown after a reload.
+// Pictures that were searched with. The service keeps none: their codes are in the address, and a small copy
+// stays in this tab, to be shown after a reload.
 
 import {h} from "./dom.js";
 
