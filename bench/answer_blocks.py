@@ -12,6 +12,7 @@ from typing import Any
 
 from answer_report import by_label
 from common import RESULTS
+from mchindex.catalogue import read_config
 from mchindex.datasets.edits import EDITS
 
 Row = Mapping[str, Any]
@@ -117,7 +118,7 @@ def answers_block() -> str:
             "its original first. Quadrants: how often a quarter of a picture finds the picture",
             f"first, and among the first ten. Bytes: with {many:,} images. `code` orders hits by",
             "the codes of the paper alone. `best` also compares a second code of every region, a",
-            "*fine code*, which is learnt without labels.",
+            "*fine code*, which tells pictures of the same things apart.",
         ),
         "",
         paragraph(
@@ -351,21 +352,32 @@ def recipe_rows(name: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def tuning_block() -> str:
-    """For docs/learning.md: what tuned blocks bring."""
-    content, table = recipe_rows("tuning.json")
-    settings, rows = content["settings"], {row["name"]: row for row in content["rows"]}
-    two, five = rows["two tuned blocks"], rows["five tuned blocks"]
+    """For docs/learning.md: what the tuned blocks of coco-64 bring, from the models' own cards."""
+    about = {name: read_config(SHIPPED / name)["about"] for name in ("coco-64-frozen", "coco-64")}
+    rows = []
+    for name, facts in about.items():
+        base, mch = (facts["figures"][way] for way in ("base", "mch"))
+        best, words = facts["ranks"]["best"], facts["words"]["words"]
+        rows.append([
+            f"`{name}`",
+            *(f"{short(base[key])} → {short(mch[key])}" for key in ("map", "r0", "f1_own")),
+            f"{mch['anhc']:.2f}", short(best["ndcg"]), short(best["precision"]),
+            f"{short(best['quadrant'])} / {short(best['quadrant_in_ten'])}", short(words["map"]),
+        ])  # fmt: skip
+    head = [
+        "", "mAP", "R@H=0", "F1 there", "codes per image", "nDCG@10 of `best`", "P@10",
+        "a quadrant finds its picture: first / in ten", "mAP of words",
+    ]  # fmt: skip
+    facts = about["coco-64"]
+    queries, images = facts["measured_on"]["queries"], facts["measured_on"]["database"]
     lines = [
         paragraph(
-            "`python bench/recipes.py --data DIR --tuned`: models of",
-            f"{settings['bits']} bits, trained on {settings['images']:,} images, and compared by",
-            f"`best` on {settings['validation']:,} validation images in {settings['folds']} parts,",
-            "as [below](#the-models-that-ship). Two blocks took",
-            f"{two['tune_s'] / 60:.0f} minutes to tune, five {five['tune_s'] / 60:.0f}, on two",
-            "cores, maps included.",
+            "`python bench/ship.py --data DIR --measure`: two tuned blocks, and none. Codes of",
+            f"{queries:,} queries among {images:,} images, one code per image → MCH, then answers",
+            "as in [docs/answers.md](answers.md), all of images that no model has seen:",
         ),
         "",
-        *table,
+        *lines_of(head, rows),
     ]
     return "\n".join(lines) + "\n"
 

