@@ -62,7 +62,7 @@ class Experience {
         if (!before || (!best && now < before))
             t.ns[way] = now;
         else
-            t.ns[way] = before + (std::min(now, 4 * before) - before) / 8;
+            t.ns[way] = before + (std::min(now, 2 * before) - before) / 8;
     }
     double of(int c, Way way) const { return times_[c].ns[way]; }
     // The time of the fastest way that reads no cells.

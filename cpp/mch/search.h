@@ -120,7 +120,7 @@ class Searcher {
         const int next = plan.probe_radius + 1;
         const double all_flips = double(Binomials::get().choose(seg.bits, next)) * kCachedProbeCost;
         const auto way = experience.choose(
-            c, {true, seg.n_groups && plan.all_cost < by_scan, all_flips < by_scan / 2, index != nullptr});
+            c, {true, seg.n_groups && plan.all_cost < by_scan, all_flips < by_scan / 4, index != nullptr});
         Task<C>& one = *pending_.front();
         const double start = nanoseconds();
         // A query whose neighbours are far away would read most cells: a scan is faster then.
