@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from answer_data import COPIES, Photos
 from answers import judged
 from common import RESULTS, record, script, verdict, write_json
+from mchindex.catalogue import Precision
 from mchindex.datasets import open_dataset
-from mchindex.files import read_file
-from mchindex.inference.graph import INT8, SHARED, SHARED_NAMES, GraphRunner
+from mchindex.inference import load_model
 from mchindex.models import MCHModel
 from mchindex.training.features import FeatureCache
 
 RANKS = ("best", "fine")
-GRAPHS = {"float": SHARED_NAMES[0], "int8": INT8}
 ALLOWED = 0.01  # of a float figure, by which that of int8 may be lower
 
 
@@ -58,9 +56,10 @@ def main() -> None:
     p.add_argument("--json", type=Path, default=RESULTS / "precision.json", help="%(default)s")
     args = p.parse_args()
     dataset, rows = open_dataset(args.data), []
-    for precision, graph in GRAPHS.items():
+    for precision in get_args(Precision):
         model = MCHModel.load(args.model, device="cpu")
-        model.extractor._run = GraphRunner(partial(read_file, SHARED / graph), False, "cpu")
+        graph = load_model(args.model, device="cpu", precision=precision)
+        model.extractor._run = graph.extractor._run
         assert model.fine is not None, "models that ship have fine codes"
         # A cache of its own: the features of the two graphs differ.
         with tempfile.TemporaryDirectory() as place:
