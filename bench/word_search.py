@@ -133,7 +133,11 @@ def regions_of(
             image = data.images.image(int(rows[i]))
             parts = [image.crop(in_pixels(tuple(box), *image.size)) for box in boxes]
             whole = model._features(parts, np.array([WHOLE]))
-            p = teacher.logits(scaled(torch.from_numpy(whole)))[:, 0, c].sigmoid().numpy()
+            p = (
+                teacher.logits(scaled(torch.from_numpy(frozen(model, whole))))[:, 0, c]
+                .sigmoid()
+                .numpy()
+            )
             best.append(p.argmax() == region - 1)
             shown_has.append(p[region - 1] >= 0.5)
             each_has.append((p >= 0.5).mean())
