@@ -3,8 +3,8 @@
     python bench/start.py                          # this commit and the one before it
     python bench/start.py --against v0.1 --images 500
 
-Drawn pictures of 640 x 480 are indexed once, by this commit. Every command then runs in a process
-of its own, whose files are in the page cache, on the same index. Rounds of both versions are
+Each version indexes the same drawn pictures of 640 x 480. Every command then runs in a process of
+its own, whose files are in the page cache. Rounds of both versions are
 interleaved, and the median of the CPU time (user and system, all threads) counts. The time of
 Python itself is part of it.
 """
@@ -31,10 +31,10 @@ PYTHON = """
 import json, sys, time
 from mchindex import MCHIndex
 index = MCHIndex.open("photos.mch")
-index.search("photos/00003.jpg")
+index.search("../photos/00003.jpg")
 first = time.process_time()
 for i in range(4, 24):
-    index.search(f"photos/{i:05d}.jpg")
+    index.search(f"../photos/{i:05d}.jpg")
 print(json.dumps([first, (time.process_time() - first) / 20]))
 """
 FIRST, LATER = "first search of a Python process", "a later search by a picture"
@@ -60,11 +60,11 @@ class Start(TypedDict):
 def arguments(folder: Path) -> dict[str, list[str]]:
     """The command lines that are timed."""
     return {
-        "search by a picture": ["search", "photos/00003.jpg"],
+        "search by a picture": ["search", "../photos/00003.jpg"],
         "search by an id": ["search", "--id", str(folder / "photos" / "00003.jpg")],
         "search by a word": ["search", "--text", "dog"],
         "info": ["info"],
-        "add, nothing new": ["add", "photos", "--quiet"],
+        "add, nothing new": ["add", "../photos", "--quiet"],
     }
 
 
@@ -85,6 +85,11 @@ def cpu_seconds(command: Sequence[str], folder: Path, site: Path | None) -> tupl
     return used.ru_utime + used.ru_stime, text
 
 
+def mch(words: Sequence[str], folder: Path, site: Path | None) -> float:
+    """The CPU time of a command line."""
+    return cpu_seconds([sys.executable, "-P", "-c", COMMAND, *words], folder, site)[0]
+
+
 def rows_of(times: Mapping[tuple[str, str], Sequence[float]]) -> list[Start]:
     """One row per command and version."""
     return [
@@ -103,11 +108,9 @@ def measure(
     }
     for round_ in range(rounds + 1):
         for version, site in list(sites.items())[:: 1 if round_ % 2 else -1]:
-            found = {
-                what: cpu_seconds([sys.executable, "-P", "-c", COMMAND, *words], folder, site)[0]
-                for what, words in commands.items()
-            }
-            _, printed = cpu_seconds([sys.executable, "-P", "-c", PYTHON], folder, site)
+            found = {what: mch(words, folder / version, site) for what, words in commands.items()}
+            python = [sys.executable, "-P", "-c", PYTHON]
+            _, printed = cpu_seconds(python, folder / version, site)
             found[FIRST], found[LATER] = json.loads(printed.splitlines()[-1])
             for what, seconds in found.items():
                 if round_:
@@ -128,11 +131,14 @@ def main() -> None:
     earlier = commit_of(args.against)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        sites = {"this": None, "earlier": build_at(earlier, folder / "earlier")}
+        sites = {"this": None, "earlier": build_at(earlier, folder / "build")}
         (folder / "photos").mkdir()
-        progress(f"drawing and indexing {args.images} pictures")
+        progress(f"drawing {args.images} pictures")
         draw(folder / "photos", args.images, 640)
-        cpu_seconds([sys.executable, "-P", "-c", COMMAND, "add", "photos", "--quiet"], folder, None)
+        for version, site in sites.items():
+            progress(f"indexing them: {version}")
+            (folder / version).mkdir()
+            mch(["add", "../photos", "--quiet"], folder / version, site)
         rows = rows_of(measure(folder, sites, args.rounds))
     report(rows)
     settings = {"against": earlier, "images": args.images, "rounds": args.rounds}
