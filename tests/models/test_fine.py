@@ -174,8 +174,8 @@ def test_a_branch_without_weight_changes_no_code() -> None:
 def test_numpy_gives_what_torch_gives_for_several_branches() -> None:
     x = torch.cat([features(200, seed=1), features(200, seed=2)], 1).half()
     fine = FineHash.fit(x, 64, branches=(0.5, 1.0))
-    parts = [part.numpy() for part in (fine.mean, fine.rotation, fine.cells)]
-    arrays = FineArrays(*parts, fine.fingerprint)
+    mean, rotation = fine.mean.numpy(), fine.rotation.numpy()
+    arrays = FineArrays(mean, rotation, fine.packed_cells, fine.fingerprint)
     ours, theirs = (one.projections(x.numpy()[:, None]) for one in (arrays, fine))
     assert ours.shape == (200, 1, 64)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
