@@ -28,6 +28,9 @@ MODES: tuple[Mode, ...] = ("crops", "pooled")
 Pixels = NDArray[np.uint8]  # (n, 3, size, size)
 BATCH = 8  # inputs per pass on a CPU: larger batches do not fit its caches
 AHEAD = 400 << 20  # bytes of sources that are taken ahead
+# Channels that are pooled at a time. NumPy would divide a larger product among the cores, which are
+# busy with other images, and they would wait for each other in a busy loop.
+CHANNELS = 1280
 
 
 class Runner(Protocol):
@@ -70,6 +73,12 @@ class Extracted(NamedTuple, Generic[T]):
     sources: list[T]
     loaded: list[bool]  # which of them have features
     features: NDArray[np.float16]  # (loaded, regions, dim)
+
+
+def _pooled(shares: NDArray[np.float32], cells: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(regions, cells) and (channels, cells) -> (regions, channels)."""
+    parts = [shares @ cells[start : start + CHANNELS].T for start in range(0, len(cells), CHANNELS)]
+    return np.concatenate(parts, 1) if len(parts) > 1 else parts[0]
 
 
 @lru_cache(64)
@@ -223,7 +232,7 @@ class Extractor:
         rows, columns = out.shape[-2:]
         cells = out.reshape(*out.shape[:2], -1)
         pooled = [
-            _shares(v.boxes.tobytes(), rows, columns) @ c.T
+            _pooled(_shares(v.boxes.tobytes(), rows, columns), c)
             for c, v in zip(cells, views, strict=True)
         ]
         return np.stack(
