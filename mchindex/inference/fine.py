@@ -71,10 +71,16 @@ class FineArrays(FineCodes):
 
     def projections(self, features: NDArray[np.float16]) -> NDArray[np.float32]:
         own = features[..., -self.mean.size :]
-        x = own.reshape(-1, *self.mean.shape).astype(np.float32)
+        means = np.atleast_2d(self.mean)
+        x = own.reshape(-1, *means.shape).astype(np.float32)
         x /= np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.float32(1e-12))
-        x -= self.mean
-        found: NDArray[np.float32] = x.reshape(len(x), -1) @ self.rotation
+        x -= means
+        # One branch after the other: NumPy would divide a larger product among the cores, which
+        # would wait for each other in a busy loop.
+        turns = self.rotation.reshape(*means.shape, -1)
+        found: NDArray[np.float32] = x[:, 0] @ turns[0]
+        for branch in range(1, len(means)):
+            found += x[:, branch] @ turns[branch]
         return found.reshape(*features.shape[:-1], self.bits)
 
 
