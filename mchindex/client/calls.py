@@ -245,7 +245,7 @@ def info() -> Call[dict[str, Any]]:
 
 def words(prefix: str) -> Call[list[str]]:
     return Call(
-        "GET", "/v1/words", lambda answer: list(answer["words"]),
+        "GET", "/v1/words", lambda answer: sorted(answer["words"]),
         params={"q": prefix, "limit": PAGE},
     )  # fmt: skip
 
