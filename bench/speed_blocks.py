@@ -80,7 +80,8 @@ def serve_block() -> str:
         f"{machine['cores']} cores of {machine['cpu']}, {figures['images']:,.0f} photographs, "
         f"{settings['callers']} callers who send",
         f"pictures for {settings['seconds']:.0f} seconds while another adds "
-        "(`python bench/serve.py`; the callers run on the same cores; the model is `coco-64-frozen`):",
+        "(`python bench/serve.py`; the callers run on the same cores; "
+        "the model is `coco-64-frozen`):",
         "",
         "| | |",
         "|---|---|",
@@ -139,7 +140,8 @@ def speed_block() -> str:
         f"{took['search by a picture']:.2f} s of CPU time | `bench/start.py` |",
         "| a later search by a picture in the same process | "
         f"{took['a later search by a picture'] * 1000:.0f} ms of CPU time | `bench/start.py` |",
-        f"| `mch serve`: {served['settings']['callers']} callers send pictures while another adds, `coco-64-frozen`; "
+        f"| `mch serve`: {served['settings']['callers']} callers send pictures while another "
+        "adds, `coco-64-frozen`; "
         f"{served['machine']['cores']} cores | {service['service, pictures per second']:.0f} per "
         "second | `bench/serve.py` |",
         "| `mch serve`: searches by id, with the load generator on the same cores | "
