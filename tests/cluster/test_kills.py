@@ -22,5 +22,5 @@ def test_nothing_reported_is_lost(kills: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     (found,) = json.loads((tmp_path / "record.json").read_text())["rows"]
     assert found["kills"] == kills
-    assert found["reported"] > 100
+    assert found["reported"] > 4 * kills  # how many more depends on what else the machine does
     assert found["searches"] > kills
