@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -name '*.onnx' -o -path '*/shipped/*' -type f -o -path '*/server/page/*' -type f) CMakeLists.txt pyproject.toml
+SOURCES := $(shell find cpp mchindex -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -path '*/graphs/*' -type f -o -path '*/shipped/*' -type f -o -path '*/server/page/*' -type f) CMakeLists.txt pyproject.toml
 
 # Pytest runs files of tests side by side.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile

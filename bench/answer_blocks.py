@@ -372,7 +372,7 @@ def tuning_block() -> str:
     queries, images = facts["measured_on"]["queries"], facts["measured_on"]["database"]
     lines = [
         paragraph(
-            "`python bench/ship.py --data DIR --measure`: two tuned blocks, and none. Codes of",
+            "`python bench/ship.py --data DIR`: two tuned blocks, and none. Codes of",
             f"{queries:,} queries among {images:,} images, one code per image → MCH, then answers",
             "as in [docs/answers.md](answers.md), all of images that no model has seen:",
         ),

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import ImageOps
 
 from helpers.toys import Memory, same, state_of
@@ -24,7 +26,7 @@ from mchindex.models.views import Features
 from mchindex.regions import WHOLE
 from mchindex.training import TrainingOptions, train_model
 from mchindex.training.features import FeatureCache
-from mchindex.training.tuning import Mirrored, TuningSettings, maps_of, tune
+from mchindex.training.tuning import Mirrored, TuningSettings, maps_of, mean_precision, tune
 
 SCENES = scenes(60, size=32, train=40)
 QUICK = {"epochs": 2, "batch": 16, "lr": 1e-2}
@@ -159,6 +161,20 @@ def test_the_best_epoch_is_kept() -> None:
     state = part.load()
     assert state is not None
     assert same(state["best"], state_of(tuned.tail))
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 1000))
+def test_mean_precision_is_that_of_a_plain_loop(images: int, classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores, labels = rng.random((images, classes)), rng.random((images, classes)) < 0.4
+    wanted = []
+    for c in range(classes):
+        order = np.argsort(-scores[:, c], kind="stable")
+        hits = [rank for rank, i in enumerate(order, 1) if labels[i, c]]
+        if hits:
+            wanted.append(np.mean([(k + 1) / rank for k, rank in enumerate(hits)]))
+    got = mean_precision(torch.from_numpy(scores), torch.from_numpy(labels))
+    assert got == pytest.approx(np.mean(wanted) if wanted else 0.0)
 
 
 def test_an_interrupted_tuning_ends_the_same() -> None:
