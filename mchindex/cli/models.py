@@ -67,6 +67,7 @@ def models(
                 "policy": model.config.get("policy") is not None,
                 "backbone": network.get("name"),
                 "size": network.get("size"),
+                "tuned": network.get("tuned", 0),
                 "map": _figure(figures, MAP),
                 "r0": _figure(figures, RECALL),
                 "ships": model.ships,
@@ -104,6 +105,14 @@ def _export(model: Path, folder: Path) -> Path:
     return target
 
 
+def _network(model: Mapping[str, Any]) -> str | None:
+    """The backbone of a model, for people."""
+    if not model["backbone"]:
+        return None
+    tuned = f", {model['tuned']} tuned blocks" if model["tuned"] else ""
+    return f"{model['backbone']} at {model['size']} px{tuned}"
+
+
 def _figure(about: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     """A figure from what a model says about itself: under `figures` or directly, and there by
     itself or as one of MCH or the base method."""
@@ -125,7 +134,7 @@ def _print(found: list[dict[str, Any]]) -> None:
             ("MCH-" if model["policy"] else "") + str(model["method"]).upper(),
             model["bits"],
             model["regions"],
-            f"{model['backbone']} at {model['size']} px" if model["backbone"] else None,
+            _network(model),
             None if model["map"] is None else f"{model['map']:.3f}",
             None if model["r0"] is None else f"{model['r0']:.3f}",
             "ships with mchindex" if model["ships"] else model["path"],
